@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5def30ddc5e38664
-#   text hash     0b70b53d7d81e12e
+#   content hash  cf099d668ad2c11d
+#   text hash     e92bd958f2060c41
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4f613784f96b97df
-#   text hash     f868e12bda77f6ac
+#   content hash  5c2681dbec92efbd
+#   text hash     1ac7ae7135076380
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

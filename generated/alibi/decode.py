@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  021e3a9a47363537
-#   text hash     b6a0c59226ae4d51
+#   content hash  1a100d0e8027d574
+#   text hash     1412fe744fabb7d2
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0c25e04b8bce3a91
-#   text hash     da58e2362f1cc432
+#   content hash  c125b86cd981b589
+#   text hash     cf4a362a6c754f74
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

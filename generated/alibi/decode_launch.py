@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7313ad54983b0ec0
-#   text hash     00587934071e6b1e
+#   content hash  886770fbee2ed0ae
+#   text hash     715ef99739cef648
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

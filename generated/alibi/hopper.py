@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7cfcf565f76a1534
-#   text hash     6804f87545fa19ba
+#   content hash  72a2362a9ca968ef
+#   text hash     190f704173283ba2
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

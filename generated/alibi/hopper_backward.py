@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  152e94600291335d
-#   text hash     9184461b0e8ef02a
+#   content hash  58617d73b7f1aa5b
+#   text hash     9f35a19355d6f95c
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

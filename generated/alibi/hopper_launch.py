@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d3c21fa0f9866b4c
-#   text hash     3f9f052692e9bf86
+#   content hash  a0f39d86703903cb
+#   text hash     0193f1e4bfc6bf8d
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

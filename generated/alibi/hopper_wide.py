@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6c46da8343e03696
-#   text hash     991106c4b53d1b05
+#   content hash  f567a8f99b7d849b
+#   text hash     6141c4721306d27b
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2aec55f822db1042
-#   text hash     88a6271c542acd38
+#   content hash  8f5a1a0d4c61ce47
+#   text hash     6b7b1318c73ea863
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

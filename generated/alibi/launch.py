@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a558e683e611431b
-#   text hash     5fcfe600b42ffdcc
+#   content hash  7a6f80f148e4ec8e
+#   text hash     17a7f9f5b08d405d
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

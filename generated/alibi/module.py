@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5251c9724b235f3f
-#   text hash     530255ba622381a3
+#   content hash  a6794d318dfc69db
+#   text hash     69901bb771af51cd
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

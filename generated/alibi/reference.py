@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b34d65cbd508eeeb
-#   text hash     1c12fab4ffc19770
+#   content hash  89fad60b21e14051
+#   text hash     063b9d6e32f31e15
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0ec4fd5ef686f7ec
-#   text hash     ef19badff90cf57e
+#   content hash  06fd6668fa9c2460
+#   text hash     28e458989b2493a5
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  080c294c6cbbf280
-#   text hash     147711bf13dd61e9
+#   content hash  d7dc3c7e929b20a5
+#   text hash     2f6eebed5440f0ee
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

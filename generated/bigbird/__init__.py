@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8a31a82ba9e2719d
-#   text hash     a05278c7cf743947
+#   content hash  3f9b8e1cec122f7a
+#   text hash     2882c72245df5ab4
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

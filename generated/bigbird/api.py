@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f88228fc0d1c4482
-#   text hash     f0a788303eecb6f8
+#   content hash  7d77a59a1ee2e7e2
+#   text hash     0ba81cef95bbaca3
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

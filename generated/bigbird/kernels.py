@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  98db2d8a6778c7e6
-#   text hash     d10a4dbd58d07f93
+#   content hash  33a91cc4af16795a
+#   text hash     6d77787eaeeb1aaa
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  87865ca4f82bfe7e
-#   text hash     13bea65e9aa6915a
+#   content hash  f27520970a338887
+#   text hash     e121b9e0f7811f1a
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  01923a5d88db99e1
-#   text hash     96ecf229f2f6d5a6
+#   content hash  ad3dfc69a6c631cf
+#   text hash     03681fc19af2c4df
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

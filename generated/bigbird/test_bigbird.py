@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6e0f5519b2c32db2
-#   text hash     ddf05cc2908cac1f
+#   content hash  89f53d8d41861008
+#   text hash     0cb232ca44e79a31
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  076565b7b479f99f
-#   text hash     d60cca1d0f102632
+#   content hash  0c51548971981286
+#   text hash     24f56ae07e727a4c
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

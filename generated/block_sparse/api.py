@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d3e71d0e4ea98f65
-#   text hash     afc2fcf39d6adb20
+#   content hash  a5c72cdf62809840
+#   text hash     9effc066b0652c27
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  94f42a4c7f54040b
-#   text hash     b2b371f84cf4b02a
+#   content hash  653b31a3a30bcb31
+#   text hash     a7cbf1cf99ada666
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  50cb39fb1a5f87cc
-#   text hash     4648836648d77542
+#   content hash  a279e6fe418cb47c
+#   text hash     a18a07f3752071ba
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4564284dfabcff68
-#   text hash     3d4835e729e28839
+#   content hash  c9c2d452433312af
+#   text hash     94e205445543b9b4
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

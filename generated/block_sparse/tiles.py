@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d07d575d877f236b
-#   text hash     0d8b6bd84e66dc50
+#   content hash  ece70f9c7552e789
+#   text hash     b9ca3c984187418f
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

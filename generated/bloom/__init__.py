@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  67d7557d6bc4978a
-#   text hash     3f34aae8e694a3fa
+#   content hash  09348e82c8f5fff0
+#   text hash     9f55fd642beafc77
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

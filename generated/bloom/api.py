@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c90757e0bdbebb88
-#   text hash     f26986fe83e25133
+#   content hash  13c48cb7a1791b07
+#   text hash     89b0f51b36cdaa3f
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  884b13b836cbbf25
-#   text hash     c0e3fca2e57db6cd
+#   content hash  0ff947d74f7a9a33
+#   text hash     29850faf7bda1ae0
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

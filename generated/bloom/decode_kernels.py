@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0fae304ab79ea4aa
-#   text hash     c8a5ff22ff99fcca
+#   content hash  966b73ba0e38bc31
+#   text hash     5e010d03f1eaefdf
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4ab4576428e6da9c
-#   text hash     2b3a0e1d784dea85
+#   content hash  36758e03cd031019
+#   text hash     89590ad41479f13a
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

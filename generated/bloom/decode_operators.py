@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4d6fa2a321b11a8c
-#   text hash     278e7ba1aa522812
+#   content hash  b723ce10d40c2fc6
+#   text hash     b89f5e640aea446a
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0d3e4940f2ba9061
-#   text hash     ed810cf58e5b4ec6
+#   content hash  5d9b8dc1d6c6ff87
+#   text hash     af5dec271bfea80d
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

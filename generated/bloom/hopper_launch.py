@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c7fe5c5fb1ae1508
-#   text hash     e3406f74ff6cd82b
+#   content hash  1088dae22249264e
+#   text hash     4084ea79d42fef18
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

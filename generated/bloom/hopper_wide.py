@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2e15986c6011f229
-#   text hash     0d2120dfe8947e72
+#   content hash  4c8feb3ee7d1dbae
+#   text hash     83634ffc640d82e6
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8eea9b4b63d150d1
-#   text hash     69a7e2443d6fa816
+#   content hash  55a92ca29568e0c9
+#   text hash     b8f743f1e28f0977
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

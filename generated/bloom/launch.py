@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  899d88ab23b4adfe
-#   text hash     6377f5b4aed3303b
+#   content hash  40ae813deacde0c2
+#   text hash     1d67421ab450897d
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  26e17a3049b0e2f7
-#   text hash     17107613d12be62c
+#   content hash  70034f3902057b89
+#   text hash     808af7dc68af050e
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

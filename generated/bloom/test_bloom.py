@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2c4b7e0ea00f4947
-#   text hash     0e5929253a28750c
+#   content hash  36303b62753b96b6
+#   text hash     b42a6319b2f05ad9
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  26785a7098c85fdd
-#   text hash     5d25bd497a07ef49
+#   content hash  89b770ae5c02345d
+#   text hash     3576c260dca2fc35
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

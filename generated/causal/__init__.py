@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  85b064fb9ed3c25f
-#   text hash     de1992a09a16a96a
+#   content hash  8b46a13bb3dac2ac
+#   text hash     cde194da4b5934fa
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b9c476c9349714ce
-#   text hash     20b530de7b787e68
+#   content hash  4dee523da12989fb
+#   text hash     f612ea741009f45e
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

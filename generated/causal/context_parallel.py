@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6b4b79fb292c160a
-#   text hash     e07c7abb2a6b2e49
+#   content hash  62b1589b4e9443d0
+#   text hash     903157850e11d01b
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 
@@ -47,6 +47,7 @@ def attention(
     """
     parts = ranks.Parts(group, zigzag)
     terms = {}
+    q, k, v = arguments.cast(q, k, v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
     return ranks.attend(
         api.attention,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  da32214257926e96
-#   text hash     d5eb96e10d18d7bc
+#   content hash  bd72307a2e1645a2
+#   text hash     d68f863942254d7e
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

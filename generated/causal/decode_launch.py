@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b21831cb3195a933
-#   text hash     8bcff9b56b1fcdc1
+#   content hash  6a98ce481340d36e
+#   text hash     400df7fa7087d635
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  14e64f3a017fe990
-#   text hash     2c0238ebc9254adb
+#   content hash  cc6ec29ef9cfe653
+#   text hash     0badb104b2a984ec
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

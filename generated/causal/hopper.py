@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ef18a3a7e03cc4a9
-#   text hash     b9ceb94a0c9a7ab3
+#   content hash  06f6fc573cc61181
+#   text hash     4ccc1270f5d844f5
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

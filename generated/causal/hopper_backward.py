@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a3e1754910fbb2b2
-#   text hash     05b657d4a0f74b12
+#   content hash  f7c93d0f3cf56bab
+#   text hash     067c37acd9917ffb
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  49ae776758d49eec
-#   text hash     9c54bde3413e46f4
+#   content hash  e8ae43f0e2ff29bf
+#   text hash     22efc8b61d86c562
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

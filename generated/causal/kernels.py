@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7796d60cfd389baa
-#   text hash     031bc691b88f9003
+#   content hash  40af96539a7c64da
+#   text hash     2fa394627eb11514
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

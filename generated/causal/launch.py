@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  afca3d749b3ab293
-#   text hash     b2ccd374bd60d072
+#   content hash  41b4bfa24bfc9b55
+#   text hash     4aa3069a6ec8819c
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2ecd79df87b48983
-#   text hash     b4f49601f788e490
+#   content hash  b8a0c731ff813132
+#   text hash     cfa58cfacc8fd648
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

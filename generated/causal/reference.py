@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e061f4d52c972116
-#   text hash     e2dc5e4b12aaae93
+#   content hash  07e791a8dae8a1ad
+#   text hash     ef5b08f41e34b573
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

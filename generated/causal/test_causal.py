@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  62fcc331ea8759af
-#   text hash     8d0975bf93104caa
+#   content hash  bd9eac89f991899b
+#   text hash     3c34a8b1bfd5f6aa
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

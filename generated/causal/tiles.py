@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b4e6233b257e3b90
-#   text hash     7ab42c1115f445af
+#   content hash  4043f7e65bcc8844
+#   text hash     b30981e54c71c80f
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

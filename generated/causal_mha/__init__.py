@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d3ac703d8a2c998e
-#   text hash     02749579d7380268
+#   content hash  3f85a71b3c2d569a
+#   text hash     5ed5a6769ad22315
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4640636c2e10cb69
-#   text hash     3517aa4c5ad04ed8
+#   content hash  94abecf9199834fe
+#   text hash     722e0bef61fe2089
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b644322354bce044
-#   text hash     e9f0b48eccad83a4
+#   content hash  5ec1e07dc97383c1
+#   text hash     d0b76a4872a46dab
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fad52d8e0b5e9fb4
-#   text hash     40f5211942212375
+#   content hash  2be17f630b06efd1
+#   text hash     46bcf6acfa664215
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  78e94f1149324869
-#   text hash     34b3bbfb303f3f8a
+#   content hash  eb488ae01e96a91b
+#   text hash     f8a04fc403898291
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dad3b9fe051a6456
-#   text hash     9635e2271bbb928d
+#   content hash  ef50fe24623fa510
+#   text hash     ee33e833970d16e4
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

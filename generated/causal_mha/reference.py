@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  85fccb5f4d29f5b4
-#   text hash     cd8fafd4333e772c
+#   content hash  c73f36f2a8b9dc47
+#   text hash     fd1d6e999d22967b
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

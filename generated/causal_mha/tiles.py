@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  11a540ad35b0e249
-#   text hash     e768cbdd0a0b392a
+#   content hash  5be41e5ce5d0fb1d
+#   text hash     5ab72f639ecf8049
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f7ef5ae20df5f213
-#   text hash     a85b0239b3980c7c
+#   content hash  64d9f360893e4348
+#   text hash     c9a4ec7a2f3e4b89
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

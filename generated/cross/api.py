@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5c945e5ab6567abf
-#   text hash     08c81116ad8772bf
+#   content hash  171871249592f586
+#   text hash     7410e60ecf72553f
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  876de79c624b647b
-#   text hash     eb2ec4eb7f5fd506
+#   content hash  c9d593da80233b8d
+#   text hash     34ceedf552244d23
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

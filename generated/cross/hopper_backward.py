@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  24431ee0654a6193
-#   text hash     b3600f924fc024a0
+#   content hash  4d4d979811d12d63
+#   text hash     cae0a12e38ecef09
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  dfbe38947acd4d6c
-#   text hash     07194c947abfc1ec
+#   content hash  5a835ed0026fd42b
+#   text hash     e8450dfe1b83df6c
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9128b2a8e986b482
-#   text hash     5227bbce67ead336
+#   content hash  26755a7059d9fe16
+#   text hash     e55288618db95db8
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ef30eec01fae1d6a
-#   text hash     3f237fdf13a11552
+#   content hash  b270219ae249eb56
+#   text hash     fc3e66d0aff31532
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1ca04204a9b5afb7
-#   text hash     cc50e756ac937304
+#   content hash  9da32a387e73d2a4
+#   text hash     8502c200d979e03c
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

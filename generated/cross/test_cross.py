@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  18c763dd5c78bbe8
-#   text hash     4be32106ac09166d
+#   content hash  8c05c7d6487af047
+#   text hash     dbf67518919c0baa
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

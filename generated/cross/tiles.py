@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  843512d275ff17b2
-#   text hash     0c9771859023180d
+#   content hash  9ebaabc6c2fc93e7
+#   text hash     46fed11725f76a45
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

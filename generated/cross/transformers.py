@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8f1fb084938a2223
-#   text hash     16bedb1b6bf086a8
+#   content hash  ec8e6fbc7bae7599
+#   text hash     b483e64267816401
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

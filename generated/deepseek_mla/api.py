@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a0133980f6b2d6af
-#   text hash     ca17e4a6f3f4c68a
+#   content hash  fd483c61457f38ce
+#   text hash     225167b8d53838c0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0417891639f48eed
-#   text hash     5e2277c8ad21fb28
+#   content hash  8ffa2778260375b5
+#   text hash     43b9c293f6d76d99
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

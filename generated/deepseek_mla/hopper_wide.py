@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  91c77d62ab3586ff
-#   text hash     9529a407cc679dc7
+#   content hash  e4346acca267e5cb
+#   text hash     01f3f553f364e14c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  28ed2a529f6b5e8d
-#   text hash     c24bc92a0432fdb2
+#   content hash  87eac32d93485f2e
+#   text hash     8c73530eccb8cd99
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

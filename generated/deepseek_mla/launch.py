@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  14369ac441155e70
-#   text hash     d31565442183488a
+#   content hash  abf33df9a518bf78
+#   text hash     2d591a3fde39c6f7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

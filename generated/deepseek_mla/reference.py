@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  61ade1cb4ce3357a
-#   text hash     e9d8d519a0d6946a
+#   content hash  21f4861fcde06e79
+#   text hash     df29fbe610fa3394
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

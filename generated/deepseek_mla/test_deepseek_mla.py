@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f8e71aae889835a8
-#   text hash     0a7f1dd71bb317ce
+#   content hash  cba03b322b365d2b
+#   text hash     2fe69891f495ccdb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f544b73b2ed7f413
-#   text hash     ddef6906acec1d52
+#   content hash  98608ec948829d7e
+#   text hash     6d6bce73764e5969
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

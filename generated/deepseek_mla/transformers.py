@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  47dff4b745b04fbb
-#   text hash     dd5c528b52e3da85
+#   content hash  3e6d9ba53a761322
+#   text hash     2bef7f312a8a5f49
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

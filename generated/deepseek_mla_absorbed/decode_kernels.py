@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7c6b4f99e72224f2
-#   text hash     aa57b4212bd9324d
+#   content hash  395b8d537f98231e
+#   text hash     5f788437fc23acbe
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

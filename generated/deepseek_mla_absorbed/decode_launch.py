@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6f2336b65b72b4c4
-#   text hash     c32b3273fe87f400
+#   content hash  eb540578ef386223
+#   text hash     017dd15d83d0945e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

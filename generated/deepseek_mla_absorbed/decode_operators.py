@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5cc0d19f192aa25e
-#   text hash     9f01bb322ed865d7
+#   content hash  6671709b1b12f4b4
+#   text hash     de78939cc7639a89
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b5f1ad602fe17d82
-#   text hash     0a6681315dcf7940
+#   content hash  0eae003ae02da631
+#   text hash     e604dcdab2f0002a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

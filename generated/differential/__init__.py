@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9f1606cc02e670a9
-#   text hash     ae89cf517ef0f9eb
+#   content hash  af0247eade1ecf9e
+#   text hash     1f61163db5818e50
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

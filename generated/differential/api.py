@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bbe546757730d381
-#   text hash     ee26e7e9abe5900a
+#   content hash  d151c4818faec6b0
+#   text hash     a61d3258a4248076
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

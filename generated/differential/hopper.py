@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c44adeffec374344
-#   text hash     fbf667a3aebdc94d
+#   content hash  5fb4ca358dd889e9
+#   text hash     d90a129379c32c82
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6b277b7c152aa9ed
-#   text hash     3163821ce6eeeca3
+#   content hash  04af22e5fb07565d
+#   text hash     4e49d7ce01f43f5c
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

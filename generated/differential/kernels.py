@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  49ebe30eba15b278
-#   text hash     11016e02419264a4
+#   content hash  83da75d328151b23
+#   text hash     590589da113c9d2f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

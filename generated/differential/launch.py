@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  605a1960df140b93
-#   text hash     26c492e273d7a755
+#   content hash  4889358b76759174
+#   text hash     2fa107b857ee2a85
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fd98b5257de377d7
-#   text hash     9d88bb8ce6956e8e
+#   content hash  9e93de3a903c62c0
+#   text hash     6e3d5e988d49f18a
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  59beb92b0231fcb4
-#   text hash     ef33dd9acd1fa4e3
+#   content hash  3a28f0d781cee377
+#   text hash     11b690b79c91e1ab
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4652eee6e64bd549
-#   text hash     ffbe57e2185f5266
+#   content hash  1b6fe0c8b7a47634
+#   text hash     fcf29876a0aaed50
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  22f98de982170819
-#   text hash     c48e2a7b53b6980c
+#   content hash  f42b3055cf301f2a
+#   text hash     6bcff89abffae6e2
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

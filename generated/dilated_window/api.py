@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b15be72ee7e9f527
-#   text hash     fa0bee89270ff384
+#   content hash  e134b0e309746995
+#   text hash     a40b42568dd2eb0d
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

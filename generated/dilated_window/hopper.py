@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f386199ccd4de5e9
-#   text hash     d06be77ad9b9b6ed
+#   content hash  e317957c1870ff17
+#   text hash     f6aff24ead8d625a
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

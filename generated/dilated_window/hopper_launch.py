@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c7eff6f0e00db414
-#   text hash     8954cae320aa5e4f
+#   content hash  59715e976c3c8e56
+#   text hash     288362b7990edd53
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

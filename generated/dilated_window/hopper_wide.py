@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  db333dc5444c0980
-#   text hash     c3bbfb86bfc8d865
+#   content hash  e1530806a2cb5113
+#   text hash     8960a37e90f0ce51
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

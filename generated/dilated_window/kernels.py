@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f8ac8f957c79a847
-#   text hash     6b5b07cc655575d2
+#   content hash  b979753d8d0672a6
+#   text hash     f6cd3354910c2929
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

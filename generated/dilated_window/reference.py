@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  58ab26b324d2163d
-#   text hash     217f67efabb96836
+#   content hash  b16c98a8af91056f
+#   text hash     919b7f0eb9c6c530
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

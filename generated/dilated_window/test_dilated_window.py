@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  79407df5dcd32116
-#   text hash     d26b3109cfaf4714
+#   content hash  f2403ead4d52a5ed
+#   text hash     cb839c44d705e80f
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

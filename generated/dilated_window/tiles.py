@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  824d56c6f8b1823d
-#   text hash     f1d610a39390e493
+#   content hash  64eb7f23d034ca70
+#   text hash     3bbb9f326d6ceefe
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

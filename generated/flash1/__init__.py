@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  27b2efb6e27572c9
-#   text hash     4935eb1decf733d9
+#   content hash  8dad118918a4168a
+#   text hash     06f0b50ddde8ec85
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b5c539cdc34d3187
-#   text hash     5a7abce0566eb744
+#   content hash  462e468ccdce9f2d
+#   text hash     ea803a0d61b056ee
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4454c7d63756ca77
-#   text hash     c128f65c29a196ce
+#   content hash  0cc8aae116202b39
+#   text hash     171d4c4ad038c1dc
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  26621e53ecec1875
-#   text hash     65cf6e4c01797c53
+#   content hash  c21b7b2947f57328
+#   text hash     2fc6623c98c7813b
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  08ecfad044500784
-#   text hash     7845851bd72cf0bb
+#   content hash  d2c0d9124aad4e94
+#   text hash     110c4ff852c6501f
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

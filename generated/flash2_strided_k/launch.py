@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  951b29051acc498f
-#   text hash     232d4108dde03290
+#   content hash  ff8f62909206b884
+#   text hash     212d225bd92a86a1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

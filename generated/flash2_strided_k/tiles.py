@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ae702b42e33fbe53
-#   text hash     4c31d12a0efbf51c
+#   content hash  bd26a1a4ac57bbce
+#   text hash     ed74d2f95ce711ef
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

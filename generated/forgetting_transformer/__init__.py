@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  173bc489dea2f06a
-#   text hash     63b32a34ce7c290c
+#   content hash  5ac7639ecb6059c5
+#   text hash     c81ed65cf36592e4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

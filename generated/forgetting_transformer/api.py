@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  27ff4a563065d7ac
-#   text hash     8f7de81164c3190b
+#   content hash  39f5095ea83a01d4
+#   text hash     81848094cb55ece8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

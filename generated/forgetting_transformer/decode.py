@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1dca7b89cc4c020c
-#   text hash     fecc321fe59ee512
+#   content hash  c192e1d9e8bafbc0
+#   text hash     dd9743b81a7645f9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

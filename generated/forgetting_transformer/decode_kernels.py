@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  873b28f7caf200f9
-#   text hash     2678bf8f5e7da9ce
+#   content hash  3752661e765ace71
+#   text hash     abb9be37148289e7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  32e74d0241f16c41
-#   text hash     10903630a958400e
+#   content hash  48f49d1fa232caae
+#   text hash     e804f3f423105c48
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  aaf8a75b0dfb71ca
-#   text hash     86277efdd709c5d7
+#   content hash  a5fe93ce91963b27
+#   text hash     69381d004d940316
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  38d1cb151792cdc3
-#   text hash     4a9c57399c5f9490
+#   content hash  ce58d0e5b51860d7
+#   text hash     782eda8c1f410ed9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c516280fe15acef1
-#   text hash     d0fc39c650a97380
+#   content hash  7e88782d0cdd4632
+#   text hash     74fdd7f22d605fd8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  60a48bcb44d2c95d
-#   text hash     ac1e1700dbc772e3
+#   content hash  88842598378f4b3a
+#   text hash     38d8734703fea612
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  63b0687f05d0e4d9
-#   text hash     637d55c4ccb324a9
+#   content hash  ffdffdc50856d2c9
+#   text hash     7f858abac9276de5
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

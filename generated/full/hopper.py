@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1cb453c9156fb7b5
-#   text hash     5599e19ceb4c2670
+#   content hash  338addca71414b57
+#   text hash     a1a419b80300a6d8
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ea0b35a40adc730c
-#   text hash     c154dbb9d21ee2ee
+#   content hash  79554928baff276e
+#   text hash     8a84d476b064803d
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3e4f5602d9ed0d07
-#   text hash     1791ad8e35320caf
+#   content hash  1d0669ab533dc421
+#   text hash     cd2a7c8cd95b22e3
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

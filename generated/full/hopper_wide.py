@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  24737b858798b0b9
-#   text hash     f3b87aa660b053aa
+#   content hash  46bed5aa415e5471
+#   text hash     a43048489ac41709
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

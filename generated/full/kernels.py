@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  683d474b89bee09f
-#   text hash     3eea8bab5915317f
+#   content hash  afe8e7b97487e9a0
+#   text hash     e09520f109c48415
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

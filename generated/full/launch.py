@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2375025237223b98
-#   text hash     0be3d122483018c6
+#   content hash  aa423d34d3550610
+#   text hash     5f9097141d4083f2
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

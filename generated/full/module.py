@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1e073fbf5712b107
-#   text hash     00a9c7f9117d7d62
+#   content hash  3668a8d180a6c5cb
+#   text hash     ccd62911d6a45ef3
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dd117f85c3231a5f
-#   text hash     164600d54de53281
+#   content hash  67c4af4935a3650e
+#   text hash     1cdb72f5b2b5857d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

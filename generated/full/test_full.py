@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9482a9eb7e4b806d
-#   text hash     60214587491706d4
+#   content hash  8713825cb717016d
+#   text hash     3d0f1e81ed77e4d1
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

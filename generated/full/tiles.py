@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1aca107983c235ce
-#   text hash     b671b95aff25339c
+#   content hash  f2b174825d6d8db7
+#   text hash     37a2d8bef0116cc0
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

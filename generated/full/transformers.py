@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c157406f40265905
-#   text hash     6c6c0aee0fabefd6
+#   content hash  814b46f6edd38243
+#   text hash     d6f6b617c2eb32a3
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4f4eefc1c245488d
-#   text hash     7dc7d44edb253cc7
+#   content hash  c7c98ae5836998ce
+#   text hash     bbd2668123564a65
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3c98be68cae40645
-#   text hash     cc52c7b3a2eafe76
+#   content hash  e2ae714e7ac4cca9
+#   text hash     2891da0b5263bc0f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

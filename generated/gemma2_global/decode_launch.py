@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8bc4de45c40b7dc6
-#   text hash     35f3eae1837cefc9
+#   content hash  caf2091f4af3b9f7
+#   text hash     bec924ba1cdf0f51
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

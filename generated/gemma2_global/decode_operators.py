@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  88c7a6f9e0c9a1a7
-#   text hash     d60b8912669bd59b
+#   content hash  db90d13d9891468f
+#   text hash     78577e3040b856b8
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5e1c4d1ed6432e94
-#   text hash     f57dbe6e9be54f99
+#   content hash  a4288b7a117d08c4
+#   text hash     8f888c23bb2d7fe1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

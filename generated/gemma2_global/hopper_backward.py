@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2a735d58b6b78380
-#   text hash     7d1126826c6791ed
+#   content hash  26335e36e4d5fc65
+#   text hash     55c1a0dde217db00
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

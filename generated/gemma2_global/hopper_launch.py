@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b1b11352a105054c
-#   text hash     11cae8eb4ffc609e
+#   content hash  af6da840e6cec15f
+#   text hash     f25d125ee0d48578
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  88544f00ba3c1029
-#   text hash     ad83381d42701a34
+#   content hash  e387bb752adfcc10
+#   text hash     ac6aab371dc81941
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

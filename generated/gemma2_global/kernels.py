@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  30f734cb7e02c906
-#   text hash     3ec0b48c867b641a
+#   content hash  8b5bacdbb3cc9936
+#   text hash     7eb0bab2b90828b2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

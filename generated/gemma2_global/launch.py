@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5dc7f226effcf1d6
-#   text hash     d837db31d3b92d53
+#   content hash  ac4eac9556577e5f
+#   text hash     1a0cab1014b65a92
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  38a75de182e8543b
-#   text hash     1d163edb85830c20
+#   content hash  71d3359208fd9afa
+#   text hash     1b40e7aa1b6e569f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

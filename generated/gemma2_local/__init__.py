@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  38ccc6633ef12073
-#   text hash     0f16fa1a7663802e
+#   content hash  c61ae9eedb6aef76
+#   text hash     dce147c61f56c4bb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1c5d9b7812a36a37
-#   text hash     52e0f995e7f05209
+#   content hash  fb8a4c08f5b03c97
+#   text hash     cadfdef3fd64b6ed
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

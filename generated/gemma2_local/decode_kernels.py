@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4c5f4ee5dd565f4e
-#   text hash     5268d66c04f6f772
+#   content hash  d27886b700af5be3
+#   text hash     a4d7ec9f68f368cb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7dc44a46912815c7
-#   text hash     6a4e149152920598
+#   content hash  60900abdf2e5de6d
+#   text hash     68d1b6265d4c0920
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

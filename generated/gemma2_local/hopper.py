@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a54ffcec88f1cb6d
-#   text hash     c2dbc5c6c28fe4a8
+#   content hash  d7ba7ef82be81918
+#   text hash     731063adc6f31096
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cbe31ae952b0fa4f
-#   text hash     f04f5433f725f709
+#   content hash  a13125368a3ea7c5
+#   text hash     f2ba4c7f71d8622d
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

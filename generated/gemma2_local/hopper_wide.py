@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bc2d5727871d4a06
-#   text hash     58c9c8008c301afb
+#   content hash  9ea73e44a2519995
+#   text hash     feb162da614d81c4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

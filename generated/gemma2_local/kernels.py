@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cc219f76a73a2898
-#   text hash     0104cd4a5fbf0855
+#   content hash  7504fc8950f5889a
+#   text hash     199f79e8b849ff03
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  193727f47869a507
-#   text hash     615f7fca7d4264ab
+#   content hash  f8cd5a95a7a1b856
+#   text hash     b47a4f4dee2d2cc4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

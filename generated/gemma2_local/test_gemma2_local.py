@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  81804e063560f3a3
-#   text hash     5b551a19960f0fd7
+#   content hash  569cd3d504dec91a
+#   text hash     69e613434aef92e6
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

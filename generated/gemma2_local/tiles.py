@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8c8471983596f3a7
-#   text hash     5a50ef6cdc1d5633
+#   content hash  3e5fd7d091828a6a
+#   text hash     6cd3c07cac25c406
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  87816cfeb642d5c5
-#   text hash     6f77eaa03bd09371
+#   content hash  4b2cff0865407230
+#   text hash     891996aa9600e7c0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  eddfde6f6f5db850
-#   text hash     a405332efc2e7bd9
+#   content hash  789f8de756811822
+#   text hash     9eb20faf2cbc6bec
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

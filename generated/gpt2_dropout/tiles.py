@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  127cf5fb293ce8ad
-#   text hash     4885023820f71712
+#   content hash  88eb7fc6c7e74bfe
+#   text hash     ec2bf2a0f2b2263f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5af4d608ea7488f7
-#   text hash     a21a918c0e782537
+#   content hash  ce17cba263db153f
+#   text hash     6f2a624de754779e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

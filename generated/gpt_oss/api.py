@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f57ad50593da8d72
-#   text hash     49a46db4ef3b70d0
+#   content hash  54766eb4faaa01aa
+#   text hash     cab48899bfa2391b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

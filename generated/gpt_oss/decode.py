@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  18986ed84b37886e
-#   text hash     39713ffc7ca967aa
+#   content hash  418e3aeb5e10aa60
+#   text hash     8ce42265fdaf32ce
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  05e1f7a6b88bf184
-#   text hash     7a8137c0123052c0
+#   content hash  a0a61403264d3ca0
+#   text hash     8c121890ded9d9cb
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  51e46de89e4274f0
-#   text hash     ea0a2c918b1998aa
+#   content hash  3464085c19a1b48f
+#   text hash     a616537c12f5fa40
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

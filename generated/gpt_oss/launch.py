@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3c803dfc218987e6
-#   text hash     c068da3d887b03a5
+#   content hash  78da3f4c5f5d094b
+#   text hash     d6499466864f68a0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

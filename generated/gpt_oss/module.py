@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a598a35804f65d87
-#   text hash     99e140a49203d14d
+#   content hash  aa287f0664487cf9
+#   text hash     1caecf24aaea3989
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

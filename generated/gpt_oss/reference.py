@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1e18ead009805d10
-#   text hash     90d8b4d238f3a210
+#   content hash  4f2292bdacce64a6
+#   text hash     de62c3fda59f9b7a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  00a5c00e56df956c
-#   text hash     9486a90b2a106e53
+#   content hash  8b4cb8c24697d236
+#   text hash     e58e18d11f47b5c2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

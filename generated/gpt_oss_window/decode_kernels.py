@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  62188e00f732d851
-#   text hash     be15c9434ab740a6
+#   content hash  b8ac9dfada8d58ec
+#   text hash     1aadf5e3ba521c32
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

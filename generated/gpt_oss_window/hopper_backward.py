@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2da9969fcca080e3
-#   text hash     75b6725f6d844fe5
+#   content hash  9e1bb44fed093d90
+#   text hash     fbe59c2f646d6eeb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

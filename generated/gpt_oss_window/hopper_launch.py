@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e63c4a3fa08f2b78
-#   text hash     d11bb8dcc164e4e7
+#   content hash  a40ebe54fb344163
+#   text hash     58d4bee8c5ab38ac
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  db4e1fba22f4043a
-#   text hash     10b4ec9e6dac9a23
+#   content hash  01ad978202705d92
+#   text hash     2b217cc4a27ed930
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

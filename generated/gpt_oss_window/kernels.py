@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2f158cdeacbc21dc
-#   text hash     41e86c1588c3a599
+#   content hash  ea5c116803e3af0a
+#   text hash     2eff4adf37e8485e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

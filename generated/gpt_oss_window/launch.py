@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4a58e7e9b6b98519
-#   text hash     3febc8c3a6d84b43
+#   content hash  a4481a6856a017c3
+#   text hash     853faf12ba0bb3ec
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

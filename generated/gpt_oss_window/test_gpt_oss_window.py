@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  37b17733e2c87b11
-#   text hash     d422fea5bbcd05a7
+#   content hash  52457e9dd5219e56
+#   text hash     4e64cb5b46db913f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

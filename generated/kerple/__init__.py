@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  21b9a813b9fef03d
-#   text hash     4550878f423d1b00
+#   content hash  b73009834a0e9b5e
+#   text hash     e7c470f07c49fa6c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

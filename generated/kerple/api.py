@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a686485fb4b92f36
-#   text hash     fb41a6e192bc9dcf
+#   content hash  72f8c7f8a01abbac
+#   text hash     3731937bf4a8cf9a
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1d6a4aee54a32b5c
-#   text hash     cec9ecdd5fc2a5b3
+#   content hash  7d780776f0f6787a
+#   text hash     8ea3d9fe1cbb52b3
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

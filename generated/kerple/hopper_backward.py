@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3291348aa2078a83
-#   text hash     195f373602ba6020
+#   content hash  ae67f67dcbedda7a
+#   text hash     b3a6045cb09945dc
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

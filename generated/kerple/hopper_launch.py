@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0335986996620ff6
-#   text hash     4bf1fe151fec032e
+#   content hash  aa421ddf79760bcc
+#   text hash     f07fa56807808108
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d1d2f21e868fd379
-#   text hash     8415db6a374e05ef
+#   content hash  556b76f2ffc3b150
+#   text hash     ae585a79df709785
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f24c3549806751b2
-#   text hash     b7208dcba21d3a2f
+#   content hash  4bcb3b536c820751
+#   text hash     8ac0a2a2c2c3dcea
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

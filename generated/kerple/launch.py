@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7fd44936f8b875b4
-#   text hash     fd44274f2c1c5c65
+#   content hash  ab0a0358c224e015
+#   text hash     705d7a3554bc0d8c
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

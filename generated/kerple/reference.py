@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b12179587aa56398
-#   text hash     5e6d87c4d2820d8e
+#   content hash  9b67bc9dd57ee93c
+#   text hash     6cd684ef7ec3daba
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

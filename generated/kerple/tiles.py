@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8ad4ad9735aacc4b
-#   text hash     23c42dede51cdd57
+#   content hash  2e4aacc9fe5d5793
+#   text hash     aa51aff7868145f4
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

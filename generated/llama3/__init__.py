@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  638ee5c37740cc75
-#   text hash     c4c7f517cc39862e
+#   content hash  a5859cf0e5125fdd
+#   text hash     c1f8dc4f325467a1
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

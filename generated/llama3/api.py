@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2874396b0a8366b9
-#   text hash     4c237169b4743260
+#   content hash  7641d1228b46ac02
+#   text hash     3e573dda55bd5c95
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cbd7b18503087aec
-#   text hash     93583f285f44bc26
+#   content hash  af4084885592ce55
+#   text hash     a8d08e9c7f99b5f0
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 
@@ -60,6 +60,7 @@ def attention(
         "sin": sin,
         "positions": positions,
     }
+    q, k, v = arguments.cast(q, k, v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
     return ranks.attend(
         api.attention,

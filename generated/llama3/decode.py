@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  29fb63f192c2a569
-#   text hash     8b316a0b6e095427
+#   content hash  7f1941028c60aea9
+#   text hash     9dbe6899269e5337
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  522d1e32a9712bbd
-#   text hash     cb2c82aa441bf5a4
+#   content hash  bbbd48b86a3a1586
+#   text hash     c930a79b5600c5eb
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  236d0efa85b74cda
-#   text hash     c7eee567f28455c3
+#   content hash  1da42cba11ad3791
+#   text hash     f9e95dad35bc6a5b
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

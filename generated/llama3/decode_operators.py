@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fa1d93636d6a720c
-#   text hash     0afba760ea06a0e2
+#   content hash  a106bfb6ec25d5ef
+#   text hash     da79da894b9121c3
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

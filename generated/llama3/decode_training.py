@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dc2a55cc77108e3c
-#   text hash     b0ad7e0f47fcd6ce
+#   content hash  f47b681e5612ccc4
+#   text hash     a256b74c8fd9467c
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

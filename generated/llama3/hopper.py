@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  adac6d2477e273c5
-#   text hash     5e34a61c4089cc68
+#   content hash  5ee743010cf1c17e
+#   text hash     64b6dbf8b639fbcc
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

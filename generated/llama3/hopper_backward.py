@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  038e0ff67c75cc9a
-#   text hash     cb1ee06c58dc7a06
+#   content hash  7e0d9f5865a6a1cd
+#   text hash     28fdfce95bc014ad
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

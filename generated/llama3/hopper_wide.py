@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6e66d2cbb74a1ff8
-#   text hash     624e6c4ced1995de
+#   content hash  2d4f56f1f0c36801
+#   text hash     9ffa040da2cbc959
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

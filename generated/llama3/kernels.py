@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  976c13a488e5104c
-#   text hash     73cba193d0444bf4
+#   content hash  95debb1c470a2bab
+#   text hash     d6c678bd143a9375
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  65ad5d1c767c0095
-#   text hash     6ecbe6286285c605
+#   content hash  c017b49690c7843d
+#   text hash     4c9ee3a63c501d30
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

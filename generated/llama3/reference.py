@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  591ba98a7203731e
-#   text hash     1c595d893f1181ce
+#   content hash  61a0773482444edc
+#   text hash     c40430f9e969b8f4
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aaeacc8ae5d2a261
-#   text hash     2e71832c69918bb8
+#   content hash  93249f787870ada5
+#   text hash     ce9528b749b4d6bf
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6e61475e3c23eed3
-#   text hash     af50a88656c37729
+#   content hash  c5cdbe92978b01fa
+#   text hash     404450d83e63cc3d
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ace4bbf9f07c7816
-#   text hash     e3c0af07cee84a90
+#   content hash  9d382998e091f1ec
+#   text hash     0ddea46130b954b5
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

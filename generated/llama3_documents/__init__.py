@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4ec0af40c5778b08
-#   text hash     defbdd4a6fd004ce
+#   content hash  3e6711456581ed6f
+#   text hash     8bd2fb46f9601d84
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  50023bfd1a14c116
-#   text hash     a3804ff738173757
+#   content hash  221b53667097012c
+#   text hash     aac88c7bf9beb26f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

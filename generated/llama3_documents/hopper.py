@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5d829d80f97ce1af
-#   text hash     4cb671700cbe1ad1
+#   content hash  7a5989713adb0710
+#   text hash     0b95f05f58cf3155
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8aa5bc15a52ae5ff
-#   text hash     e27d7bbc7c9db93c
+#   content hash  00f7026bc20dd9d4
+#   text hash     75bb880844d6b2da
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  87aff933064f2f1b
-#   text hash     b1d3025f0919f14c
+#   content hash  78d8169c9c2d5b80
+#   text hash     42f5b41af3d78693
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

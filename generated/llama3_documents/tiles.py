@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9a2e8dd09c1acfdb
-#   text hash     1356893bb3c10b15
+#   content hash  39001f3835e2abcf
+#   text hash     c4a63a31ae80c7e7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b901507dc06254f6
-#   text hash     599920f4a80c78b3
+#   content hash  08eb3f3eac5c9192
+#   text hash     1c60cd72bd2c378d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  067099654db9312a
-#   text hash     b4b6e16cad99a063
+#   content hash  77f187636358d567
+#   text hash     a54723193e5c6ced
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b942d687b88fc206
-#   text hash     c37379b4e9bf1c8a
+#   content hash  52f185050bc514cf
+#   text hash     5e0e5f2856a79a46
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

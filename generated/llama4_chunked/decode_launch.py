@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  639189f9772772b1
-#   text hash     9e86cf8c541ee0cb
+#   content hash  95ca7f2db688e479
+#   text hash     48551de03de00a1c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4e6d54cbdd6a8e37
-#   text hash     2a7bbcbd49e876a2
+#   content hash  41342c4685813e4b
+#   text hash     98a99a4c54f47f9f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

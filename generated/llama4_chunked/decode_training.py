@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3dd0ebdbb51a128f
-#   text hash     5f9e0bb26e8f4ada
+#   content hash  ec54d3eb872b2e62
+#   text hash     b4019aedcc0d79dd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f68228fa44799392
-#   text hash     7591b73f8532186d
+#   content hash  0c0d23ac0f91d1b7
+#   text hash     22ffe668d75ffe19
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b57c73749eb326aa
-#   text hash     7dc52f900d9f7d33
+#   content hash  175026852f8701d0
+#   text hash     ef3c2e77fd6acb3b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

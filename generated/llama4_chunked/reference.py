@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c4047ed9ecf7e1cf
-#   text hash     ed395574edc8a786
+#   content hash  aa52e8476cf369a4
+#   text hash     fbf11e5b5483b5c3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f28165e857273eb1
-#   text hash     c00c5e8dd8113d1a
+#   content hash  2271e2620be11fbc
+#   text hash     f3e26df2dc3f6045
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

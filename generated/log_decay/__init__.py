@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  48bc1e65ca386b2a
-#   text hash     42b8d5ebcd87e876
+#   content hash  bca4e9cb10c59071
+#   text hash     66dc92036db5bfe0
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

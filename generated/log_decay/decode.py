@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dfccc8e94586fb8f
-#   text hash     cdf4581491daf6e3
+#   content hash  1005816e6d80cef7
+#   text hash     17ff9068b37dbafb
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

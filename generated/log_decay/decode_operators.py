@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0c6c9a9bd79f4928
-#   text hash     d5269a310955d5ec
+#   content hash  c7bef6709608e0c3
+#   text hash     9e473b4f554dd95d
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  45ff0b6d7a04d502
-#   text hash     f77ecbb9caa4e286
+#   content hash  ea94e893b0435d56
+#   text hash     e41dbcd7abe26190
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3ee5c87da32aa017
-#   text hash     41d076135bf6b3cf
+#   content hash  799633eacfba67b1
+#   text hash     fc49a9ef9f9c0c6e
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  765fd09d773edf51
-#   text hash     c8b249b8fdef4c6d
+#   content hash  040970370a4d49bc
+#   text hash     dbca145ff296b42c
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

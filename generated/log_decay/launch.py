@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7d7883035e52d0ba
-#   text hash     ee7bc2b1b73b593e
+#   content hash  967825cf4d670e9a
+#   text hash     735d49d610f24d1a
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d8ce7b7db2283328
-#   text hash     1fa6341e4337eeb8
+#   content hash  1dca01808b9663bb
+#   text hash     b3d74dff24d243f3
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9b32b2e170d295cc
-#   text hash     c6fb2981ac0ca884
+#   content hash  e7cd761842c9bd38
+#   text hash     2f566d480b0a1892
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

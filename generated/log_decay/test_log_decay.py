@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e8e8a5ea5fd0ea64
-#   text hash     70248518b4f048ab
+#   content hash  2e4ec5d5e751c68b
+#   text hash     2c8a9b024835a76f
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  57cb3d7354e148c2
-#   text hash     7f19b9df43c525bf
+#   content hash  9e704773c0017697
+#   text hash     66083d4f08107466
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

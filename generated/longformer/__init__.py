@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  df4cd6a4eaf6b729
-#   text hash     69abfc40a6c0a643
+#   content hash  bde51f2d62590e50
+#   text hash     66acd58417a41396
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

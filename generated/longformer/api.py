@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c0d8cc3d67a876bd
-#   text hash     9f8dfaaaf1ee2913
+#   content hash  d9334119dcf9cad5
+#   text hash     2fa19a70997b96af
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

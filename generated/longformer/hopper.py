@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0b8f3f5b678b4c0b
-#   text hash     ea1d08142acd688a
+#   content hash  6deea74925c48540
+#   text hash     2cd89558940b2ff2
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a5c806e071acc180
-#   text hash     401cdfde247a0515
+#   content hash  6f5c70bc96fbdb70
+#   text hash     12ea1ce8d8d0778f
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1e5abca6e8ebe259
-#   text hash     acef5ff420b06dc8
+#   content hash  b57773b56a02ccc3
+#   text hash     95f5f70ac6b2a1a1
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  46e27f8c0341e478
-#   text hash     cb0261997ed3139e
+#   content hash  a96e4d3c9e453996
+#   text hash     780c73a5abed065b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

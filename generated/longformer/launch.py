@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  73b6e2469da86d92
-#   text hash     31c5559a31e39ebe
+#   content hash  8e061d12dc5f32db
+#   text hash     313427b90cda0e4b
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  245d1aa1023315f5
-#   text hash     52575b43708df6d2
+#   content hash  09dd51d4e3e63fe8
+#   text hash     951aaec25c126cd7
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

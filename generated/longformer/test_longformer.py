@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7a72d58fa44cbc33
-#   text hash     4dfbd1f1aa949b72
+#   content hash  8581884e1bda8504
+#   text hash     2a524311fd57c912
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9909655ac19f707c
-#   text hash     9ef348f957ae2bed
+#   content hash  3730089e1e723656
+#   text hash     79ee547e8369b4d9
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  776799e841532e20
-#   text hash     827e3900b9a56c2a
+#   content hash  94cb40b06e119eca
+#   text hash     6131e630a99d1d9f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

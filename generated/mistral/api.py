@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  42c4d5a8ca337cfe
-#   text hash     de31c1a581e159a8
+#   content hash  3ed2adcb6cb536a5
+#   text hash     32c6c99330f8761a
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  050e81c79f13dbdd
-#   text hash     7218172d60b0df56
+#   content hash  27f76bdf4fa05273
+#   text hash     7e410ee20805593d
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

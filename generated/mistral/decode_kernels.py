@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  43cffa48318b8fd1
-#   text hash     613dcd13eed95c87
+#   content hash  e89084dac8711b35
+#   text hash     247564ad9819f703
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

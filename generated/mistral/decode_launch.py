@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  00f12952a83e9c9f
-#   text hash     37d7c59fa3108ca1
+#   content hash  46c47024b1d6b208
+#   text hash     a2ebdb6ec718dfcc
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

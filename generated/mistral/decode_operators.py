@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e6d5ca9e7c6648a8
-#   text hash     812b2fed07eced98
+#   content hash  67d50b5c8e187436
+#   text hash     2a62cb2cdf4ee98f
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

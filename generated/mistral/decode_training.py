@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  79d61fe92d2dfec1
-#   text hash     5cd44296836bb37e
+#   content hash  5089b2dfc0975dd6
+#   text hash     7e8479ba6cc530ed
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d5e6bfbd7587cbc1
-#   text hash     a9fa3e1b0ef5e7ef
+#   content hash  8869a6f10e84920e
+#   text hash     2c1aa9c700cd3684
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

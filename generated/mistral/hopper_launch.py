@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f06d6011a6da87a8
-#   text hash     a4108893227582b6
+#   content hash  be7873d69ea3abf9
+#   text hash     1aa49282bdb2d5fd
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

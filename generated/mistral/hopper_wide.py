@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77d358965882f5b2
-#   text hash     00e48f8221ba2440
+#   content hash  7c069c9eba93e18f
+#   text hash     d889c885dab48a3f
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  560d88efd04a4722
-#   text hash     dc4cca1dc8e3a769
+#   content hash  349ab030aed2bc9d
+#   text hash     85155be17a8f3b48
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

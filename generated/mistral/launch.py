@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c0db1338d37e5300
-#   text hash     ebb5e15425e63a3d
+#   content hash  026514f21d26bcd3
+#   text hash     b718ed29d21ad4d1
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

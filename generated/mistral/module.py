@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2b960e66acae7862
-#   text hash     775f36fda599d43c
+#   content hash  44e01744d5757e11
+#   text hash     e1f8e2fbfb715d36
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f83e415ff4f2f410
-#   text hash     f04d1a3e3b08e136
+#   content hash  f5acf23c920f263e
+#   text hash     3f1741dae3db1b93
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0ded1b1144fc7dcf
-#   text hash     125eff0cd294b0ab
+#   content hash  8c1a56b52b4fc7b5
+#   text hash     ce40a2ad7e53ed1d
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

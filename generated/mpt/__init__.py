@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9adad5895297ce5a
-#   text hash     d29ff274bed09032
+#   content hash  8b5f0db45d941bef
+#   text hash     7fd5a46008e299a6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

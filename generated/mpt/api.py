@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  abe4b60b29d764d8
-#   text hash     3cb7424bc91d6ded
+#   content hash  143ee1ba5525c5a3
+#   text hash     0686be9c2c0f7e85
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

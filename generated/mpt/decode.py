@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3cce07ab6760d328
-#   text hash     1d6554d03097de80
+#   content hash  d7f3589ce222be5b
+#   text hash     0fcfa98118b00205
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  24f538750abcbdc9
-#   text hash     4244415a8fbfdc11
+#   content hash  6cc46941c9f141e9
+#   text hash     0cc4f51327490d59
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0d7e84e5dab6691e
-#   text hash     f8af4ba8f523a6da
+#   content hash  f1021e1ed4f2a746
+#   text hash     dde801ae22eb4d67
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

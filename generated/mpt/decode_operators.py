@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e22f09f713e67056
-#   text hash     01c7defa4365b9fc
+#   content hash  2b73cec71df82271
+#   text hash     224edc39c73b6be2
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

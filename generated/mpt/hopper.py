@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  030f58c9fbda90f8
-#   text hash     41faca66555922bf
+#   content hash  48c1f7b14ddbe68a
+#   text hash     e1956a6aea2e9149
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5502eda0f743463b
-#   text hash     6f75ff7834a48187
+#   content hash  0d8c42f1a6aafed5
+#   text hash     3c929d054b919622
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

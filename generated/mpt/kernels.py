@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4760b62c2ab68f8d
-#   text hash     43bad9a8e7ba5308
+#   content hash  c800af2908df209a
+#   text hash     5868f3e0c64165fb
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

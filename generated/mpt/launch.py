@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e89674868abf447a
-#   text hash     d80daefa8a8a220d
+#   content hash  75543d63329c4319
+#   text hash     eb604d3905913564
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0c3dfdf5963f2902
-#   text hash     507f30b60c1da830
+#   content hash  a07cfccbcbe71ec6
+#   text hash     3c142b721b6ac343
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3f8e16dc1a242900
-#   text hash     cc7a295cdf6e5567
+#   content hash  e3dd080caea09200
+#   text hash     70f43bf73c99dacf
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c178e47a8a9150e5
-#   text hash     4761c68e7120c660
+#   content hash  ebff43fab437510b
+#   text hash     f7b63462b3918356
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c95346d99800d6aa
-#   text hash     d3f9356ad16717e2
+#   content hash  24258f17c04967c5
+#   text hash     38f10ff6321fcc48
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e45bab238e10635c
-#   text hash     0213593f9cb81cc3
+#   content hash  ccd69a42849584b8
+#   text hash     6230bc45ca0da583
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  08f0efbdb42ef4ab
-#   text hash     113d86e3d765cdac
+#   content hash  f9629ff158bb3d17
+#   text hash     7f0b64963234c9df
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1090f5cf3aae72fc
-#   text hash     d9cc30b1c92da0f4
+#   content hash  a4f1a1c1cfd630da
+#   text hash     27884f13c628b6b4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

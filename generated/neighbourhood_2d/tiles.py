@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  75d03efd09aa0cf6
-#   text hash     1a3f47cc915fe477
+#   content hash  e03aab518d0e23b3
+#   text hash     4d660a97c63e6b53
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

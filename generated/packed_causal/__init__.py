@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  07835789e5a2c67f
-#   text hash     83fd3d54192aec85
+#   content hash  cfe862160466fade
+#   text hash     1f9be060e46d3a55
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

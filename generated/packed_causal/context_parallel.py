@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e1f25576c0f2cd70
-#   text hash     321bebf3205a7215
+#   content hash  0459d36e6e44678f
+#   text hash     5530f3a5824d7c47
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 
@@ -45,6 +45,7 @@ def attention(
     """
     parts = ranks.Parts(group, zigzag)
     terms = {}
+    q, k, v = arguments.cast(q, k, v)
     arguments.check_operands(q, k, v, axes=("tokens", "heads", "head size"), grouped=True, widest=(512, 512))
     return ranks.attend_packed(
         api.attention,

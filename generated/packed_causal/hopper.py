@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  35638d79491ddde0
-#   text hash     707cb856e1395cfd
+#   content hash  006b8156b148131e
+#   text hash     9894fbe6b0eb4cc9
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ae28f4f478f29935
-#   text hash     57f7a2106f0a0219
+#   content hash  17aba452f408bfd0
+#   text hash     b3c61cbb697f1049
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

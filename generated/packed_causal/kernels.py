@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6000240541ba858d
-#   text hash     dfc046040dbcde34
+#   content hash  d6f32fb7c6bfa45a
+#   text hash     22ca06abe710c3b0
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2ce76e2955958212
-#   text hash     c66c1a207fdd5665
+#   content hash  33d7cdf8bdda74a3
+#   text hash     f65b2987d617c724
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/ranks/ranks.py.jinja
-#   content hash  eb1168932626153e
-#   text hash     8ca9f8223868c1f8
+#   content hash  f348fcd0a1eeeec7
+#   text hash     bde3c88fd84f750c
 #   render with   attnforge render SPEC
 """Tokens that the ranks of a process group share out: each has a part of them, and the keys of all are gathered."""
 
@@ -33,13 +33,20 @@ class Parts:
 
     def __init__(self, group, zigzag):
         arguments.as_bool("zigzag", zigzag)
-        if hasattr(group, "get_group"):  # a DeviceMesh of one dimension
-            group = group.get_group()
+        found = True
+        # compilers know of no attributes of groups
+        if (
+            group is not None and not isinstance(group, dist.ProcessGroup) and hasattr(group, "get_group")
+        ):  # a DeviceMesh
+            if group.ndim != 1:
+                raise ValueError(f"group: expected a DeviceMesh of one dimension, got one of {group.ndim}")
+            found = group.get_coordinate() is not None
+            group = group.get_group() if found else None
         there = group is not None or dist.is_available() and dist.is_initialized()
         self.group, self.rank, self.count = group, 0, 1
         if there:
             self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
-        if self.rank < 0:
+        if self.rank < 0 or not found:
             raise ValueError("group: expected one that has this rank")
         self.pieces = self.count * (2 if zigzag and self.count > 1 else 1)
 
@@ -106,7 +113,7 @@ def part(x: torch.Tensor, axis: int, group=None, *, zigzag: bool = True) -> torc
     group: the ranks, a process group or a DeviceMesh of one dimension; all if None
     zigzag: whether a rank has a stretch from either end, in place of one stretch
     """
-    return Parts(group, zigzag).cut(x, axis)
+    return Parts(group, zigzag).cut(x, _checked(x, axis))
 
 
 def whole(x: torch.Tensor, axis: int, group=None, *, zigzag: bool = True) -> torch.Tensor:
@@ -114,7 +121,17 @@ def whole(x: torch.Tensor, axis: int, group=None, *, zigzag: bool = True) -> tor
 
     x: a rank's part, as `part` cuts it; group, zigzag: as there
     """
-    return Parts(group, zigzag).gathered(x, axis)
+    return Parts(group, zigzag).gathered(x, _checked(x, axis))
+
+
+def _checked(x, axis):
+    """The axis, if the tensor has it."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"x: expected a tensor, got {type(x).__name__}")
+    axis = arguments.as_int("axis", axis)
+    if not -x.dim() <= axis < x.dim():
+        raise ValueError(f"axis: expected one of the {x.dim()} that x has, got {axis}")
+    return axis
 
 
 def attend(attention, parts, inputs, q, k, v, terms, *, placed, behind, k_lens, k_starts, q_start, scale, return_lse):
@@ -122,13 +139,16 @@ def attend(attention, parts, inputs, q, k, v, terms, *, placed, behind, k_lens, 
 
     inputs: of terms with an axis along tokens, their `Along`
     terms: the call's keywords that stem from the spec
-    placed: whether it matters at which positions queries stand
+    placed: whether it matters at which positions queries stand; if not, no call has to say where they do
     behind: whether keys behind the last query of a stretch can be left out
     """
     queries, keys = parts.count * q.shape[1], parts.count * k.shape[1]
-    if placed and q_start is None and not (k_lens is k_starts is None):
+    if q_start is not None and not isinstance(q_start, torch.Tensor):
+        q_start = arguments.as_int("q_start", q_start, minimum=-(2**28), maximum=2**28 - queries)
+    plain = k_lens is k_starts is q_start is None
+    if placed and q_start is None and not plain:
         raise ValueError("q_start: expected the position of the first query of all ranks beside k_lens and k_starts")
-    behind = behind and q_start is None and queries == keys
+    behind = behind and plain and queries == keys
     if placed and not behind and q_start is None:
         if queries > keys:
             raise ValueError(
@@ -136,6 +156,7 @@ def attend(attention, parts, inputs, q, k, v, terms, *, placed, behind, k_lens, 
             )
         q_start = keys - queries
     stretches = parts.stretches(q.shape[1])
+    parts.stretches(k.shape[1], "k")
     terms = _gathered(parts, inputs, terms, q.shape[1], k.shape[1])
     k, v = parts.gathered(k, 1), parts.gathered(v, 1)
     found = []
@@ -188,13 +209,17 @@ def _gathered(parts, inputs, terms, queries, keys):
             )
         if not isinstance(x, torch.Tensor) or x.dim() < -axis:
             continue  # left out, or `attention` tells what is wrong
-        if x.shape[axis] not in (1, rows // per):
-            raise ValueError(
-                f"{name}: expected this rank's {rows // per} along axis {axis}, got shape {tuple(x.shape)}"
-            )
+        _check_size(name, x, axis, rows // per, "this rank's")
+        if along.query and along.key and x.dim() >= -along.key[0]:
+            _check_size(name, x, along.key[0], math.ceil(parts.count * keys / along.key[1]), "all ranks'")
         if not along.query and x.shape[axis] == rows // per:  # one may stand for all
             found[name] = parts.gathered(x, axis)
     return found
+
+
+def _check_size(name, x, axis, size, whose):
+    if x.shape[axis] not in (1, size):
+        raise ValueError(f"{name}: expected {whose} {size} along axis {axis}, got shape {tuple(x.shape)}")
 
 
 def _cut(inputs, terms, rows, seen):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c28320446adebbb1
-#   text hash     5b89b6d05aa6af73
+#   content hash  f131d0199423b90f
+#   text hash     0ee8c12459032444
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

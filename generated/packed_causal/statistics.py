@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2bc74a55772ac9a7
-#   text hash     1f3f818176cf155e
+#   content hash  596a70d89fe5cb18
+#   text hash     18b6ffe0a4796ad1
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

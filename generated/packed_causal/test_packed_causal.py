@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3ac479bdd47de1d9
-#   text hash     d600e01abd71aca1
+#   content hash  55e64d4e5e94cc1f
+#   text hash     5b5868ea1af09d78
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c6cee92a9cf3be35
-#   text hash     b8110cfd1965b2e5
+#   content hash  6d576191a849af2d
+#   text hash     aca0026e1bd7bbcc
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

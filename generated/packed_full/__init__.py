@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  86005989bb6149b4
-#   text hash     de70a10df44ce3bf
+#   content hash  4a678b88f72c6a6f
+#   text hash     c85a1adf3bfe45fa
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

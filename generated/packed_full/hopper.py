@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cd1aa9d9744ffe9b
-#   text hash     8b34f7d8be2a0ede
+#   content hash  170718573a42f602
+#   text hash     30f25fce6346c791
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

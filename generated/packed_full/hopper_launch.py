@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4cee1f3bd3b9f8ae
-#   text hash     70b272b86ce33b30
+#   content hash  e6278e3235569534
+#   text hash     2d1554e8bf5d8533
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

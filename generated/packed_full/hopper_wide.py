@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b1a8bb33fc244999
-#   text hash     819afae8039e4c99
+#   content hash  d93daf4bdc27d124
+#   text hash     f69badca54f5e00c
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

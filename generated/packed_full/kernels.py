@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e0734ba3fa95f99a
-#   text hash     33ebc65e4d3d1cf0
+#   content hash  7b32dec4c8799db1
+#   text hash     ffd620ba0dfeefb9
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

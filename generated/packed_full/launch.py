@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  64c28ead5e7ce424
-#   text hash     1c32937c749ee2d8
+#   content hash  c5e4e64c35c5fcae
+#   text hash     60eac6061c490dd4
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

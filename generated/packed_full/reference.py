@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f45786a65d30ba4a
-#   text hash     ccdf2fb0b2e302d1
+#   content hash  6a9b1080c34e1206
+#   text hash     c8fd85bc1af7752e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

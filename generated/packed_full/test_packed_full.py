@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  de2e43efffa6de33
-#   text hash     52f4c2b7ecffaf63
+#   content hash  d971c7b93c33ba34
+#   text hash     9a83306c3a9191d5
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

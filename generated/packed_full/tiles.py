@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b3f7c0e482b13401
-#   text hash     29a27d016904f0ae
+#   content hash  ad0dfc669da83c72
+#   text hash     4bff809242883212
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5a84f8eed00715cf
-#   text hash     16606d0f1df50939
+#   content hash  b97ca0ff79d578ad
+#   text hash     10179eac7fd63c9b
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

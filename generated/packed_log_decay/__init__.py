@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5415460ec8152462
-#   text hash     b62e9b1e63741612
+#   content hash  df603b12ef40bb54
+#   text hash     ce0c6d0306fe0027
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

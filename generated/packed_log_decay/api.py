@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  634ac0427988e9a6
-#   text hash     52e61b370059bc1d
+#   content hash  084e06948ea7c7c9
+#   text hash     96089f5596cdc4dd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ec0b933342b880d7
-#   text hash     ffb8dc0cfce28f4e
+#   content hash  119916989ece6487
+#   text hash     f41919d72cfd77ac
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3a42bf2f0786e6bb
-#   text hash     9fd016f4e3b88b1a
+#   content hash  803253f9c9b684f8
+#   text hash     35fb37fa64e360ef
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

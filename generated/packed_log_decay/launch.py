@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  12ab20055b9a860d
-#   text hash     e56c685c99a768e2
+#   content hash  6ed7eb281618d2ee
+#   text hash     cf5ef0d8623772bd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0e64b2b3523facee
-#   text hash     a4291223b59a785d
+#   content hash  6b70fd3968463106
+#   text hash     c64a865438a1ab9f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3c746856742d2645
-#   text hash     2410d46238607b34
+#   content hash  2854a07970d4d5e4
+#   text hash     f1784132cfda953c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

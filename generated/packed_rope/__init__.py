@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a2cb1683e6c91530
-#   text hash     8009710de195b285
+#   content hash  f3645e59090e7fb3
+#   text hash     e01b3950151805b1
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3a69df464cb4a2f2
-#   text hash     feec7a7307d74e88
+#   content hash  692ccd775f3a1cff
+#   text hash     78cf8542d578dd27
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  652a7ba0ca9fe7e9
-#   text hash     7b8ac0aa823236c7
+#   content hash  5ffea4ec8bdc795c
+#   text hash     6bf73c01f6c3c23b
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

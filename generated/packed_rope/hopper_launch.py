@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  37039fde20207202
-#   text hash     fd5de926e6c6717b
+#   content hash  471e4e7652587e73
+#   text hash     651c7c9efe25568f
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

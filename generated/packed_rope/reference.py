@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bf9b66aef0aae28f
-#   text hash     7e7c84108cf72fb3
+#   content hash  351de4ccae2da988
+#   text hash     ff388f049d0a5885
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

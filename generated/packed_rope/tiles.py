@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e1df13ce09fd861d
-#   text hash     26162e4fe1fcbb8b
+#   content hash  54cdcea96887e42b
+#   text hash     f423d489a9117720
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4e19c1074a3828fb
-#   text hash     a6e3924d08b869b1
+#   content hash  eb1a92efc13af987
+#   text hash     f6e0e70258ede0e5
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

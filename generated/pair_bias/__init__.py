@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dfb2061204f91607
-#   text hash     b311d8b047a70090
+#   content hash  5ce141a5048c3ba3
+#   text hash     fd2e085c1e75965f
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1b21fb0603ca2c0a
-#   text hash     5ed2ddaedfe107df
+#   content hash  4e4f99935e8f55b5
+#   text hash     c21f91cac02e9bea
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

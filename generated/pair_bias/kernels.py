@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  409c7a369b2b0109
-#   text hash     e02d353938badb0d
+#   content hash  dd015cfa8f5b206f
+#   text hash     2210b7f38dad1404
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

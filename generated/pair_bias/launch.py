@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c05a92a6be72ae73
-#   text hash     722f036f3dedc498
+#   content hash  ad59ab42f1f0e061
+#   text hash     56e538d67149faed
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  54897f74be2510f5
-#   text hash     6213a8c7546047b8
+#   content hash  aaff78e839c8ece2
+#   text hash     a15f24ba4a831615
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

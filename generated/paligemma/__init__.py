@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  284eb74b2745fe6f
-#   text hash     24a8f095619812f2
+#   content hash  ebb32cc0842a51d1
+#   text hash     621d737413107154
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

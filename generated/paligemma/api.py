@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  74d8aaf91e913c9a
-#   text hash     a11a7f31c1bb3c51
+#   content hash  1c3902da292202c7
+#   text hash     036db731cb3d27b5
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

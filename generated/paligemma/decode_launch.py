@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f5ed1abb5850a061
-#   text hash     5aa2fa94049ac460
+#   content hash  9f3a9635fa7dc7df
+#   text hash     8cc2ffc83809a7e7
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

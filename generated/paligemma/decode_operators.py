@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5b0cd2f0849d4cc1
-#   text hash     e535e518d221592d
+#   content hash  f2637691819286dc
+#   text hash     8f46e44befdd75b8
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1e258a029e3610c2
-#   text hash     055fda762604fbc1
+#   content hash  08014a1347daef7d
+#   text hash     4d2a8c8d890fa788
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  06880cbb39306e65
-#   text hash     eabe5fee7448ec76
+#   content hash  4b9406b3ac39f3a3
+#   text hash     ad1a0638a94aadd6
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1f433cb2bc92155b
-#   text hash     a1084f28f3547301
+#   content hash  a1b0bd1c344e8e92
+#   text hash     9b7ad741b78b3dbd
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

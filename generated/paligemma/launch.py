@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d9be704a63b19a92
-#   text hash     f2ad5e8917159fb3
+#   content hash  4e02f9d26e143ec0
+#   text hash     9df7a6aa7251e94a
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a08276b2f192ffa8
-#   text hash     ad9cf19b0400b2b6
+#   content hash  2d4a4ceb64116b5b
+#   text hash     707dc82cd0e6f157
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f17e0c14a73a2325
-#   text hash     422a552b1343f701
+#   content hash  bb48f0e368fa2d17
+#   text hash     b7bc50473227a174
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  aea5bcefa2290362
-#   text hash     49079ba41a04d907
+#   content hash  4ef39db9616b88d2
+#   text hash     ed2d9de65ad1692e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

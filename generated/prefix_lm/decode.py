@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1d2daf56a282beb3
-#   text hash     8de265c534c2b292
+#   content hash  0b484def47727028
+#   text hash     d25946f73a2ee4ae
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0af723cc71e6c6f8
-#   text hash     2960995c2fc57da1
+#   content hash  6ad628d377cab41d
+#   text hash     ac5e8a045bae71f5
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e7f15e5c58fc3966
-#   text hash     9b63b01f31dfa761
+#   content hash  779caa3bf30435f8
+#   text hash     eebeea05a856821f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  44dafaccf2126dd1
-#   text hash     7084b871543e32c7
+#   content hash  ba6c7c4bae27b384
+#   text hash     c2e587bd67438e91
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

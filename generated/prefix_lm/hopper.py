@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dc8c6eefb7598c26
-#   text hash     f573061da947ed30
+#   content hash  189a3c83679b9cc0
+#   text hash     f3a4a6e8315ce706
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bdd858a5aed5e465
-#   text hash     20957902acd7a2d4
+#   content hash  23f8d70d3ce7661d
+#   text hash     6c2ace6a6856256d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

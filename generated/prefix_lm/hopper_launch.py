@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  95b01632b3d29550
-#   text hash     e2dab7daf7338333
+#   content hash  b6733bd2651f9442
+#   text hash     eb84a7959620f7da
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fef5e5232759b4d2
-#   text hash     bf1e28e9b91c1906
+#   content hash  ce0e2476e3a9c362
+#   text hash     09067ae9f5284f6f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  813008841a98b918
-#   text hash     4dccf318ff28154e
+#   content hash  f4d952cd7ae38987
+#   text hash     eaeeb9850cf1f474
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

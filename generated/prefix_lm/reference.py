@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9f612f0b42103b91
-#   text hash     cf225ec145f7136f
+#   content hash  b0c6a51f9499dd3b
+#   text hash     b71bd90e6aafa0ae
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

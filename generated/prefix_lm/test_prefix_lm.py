@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dc8281ea7a4e8152
-#   text hash     dbf8cbf73438ac68
+#   content hash  5af6fac225afc888
+#   text hash     8b37197007966992
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

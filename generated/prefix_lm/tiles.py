@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  314411dac989cd58
-#   text hash     ddfd38cba81c4604
+#   content hash  d7205408abd4febf
+#   text hash     16996d1786adc080
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

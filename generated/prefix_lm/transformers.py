@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9979f02f3d7a13c
-#   text hash     06fd1cf8aed896a8
+#   content hash  cccc63855e6987fe
+#   text hash     29838811be078962
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

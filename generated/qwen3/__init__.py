@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eb81c376ab06f62a
-#   text hash     2d3654be2c2dbadb
+#   content hash  9b0b1d6f4b3b8765
+#   text hash     91ab5996de74a603
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

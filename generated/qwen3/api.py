@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3a9671e8d89dbca5
-#   text hash     2c598590964186da
+#   content hash  3a52840488361bba
+#   text hash     55cba1c52e08f142
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  339d97fee8f4f2ed
-#   text hash     7a73a12077a365b0
+#   content hash  046a63622ea85580
+#   text hash     aa167806d23198a3
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

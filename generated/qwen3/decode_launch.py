@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c635c95e6ac58b32
-#   text hash     13e2fe0ca4f42545
+#   content hash  55da8cfe0792c455
+#   text hash     6cc0382cd6129c72
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

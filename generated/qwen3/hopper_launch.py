@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2bd444c24ea17771
-#   text hash     4162851cdec96f79
+#   content hash  df3c26ba1f6f502f
+#   text hash     c48a017b37486365
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

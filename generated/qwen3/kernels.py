@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3583b102a9fc5f39
-#   text hash     8b393799edfde4a2
+#   content hash  0fe0a1e6ea484abf
+#   text hash     a44adb3fd3469cb6
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

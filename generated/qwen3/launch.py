@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d8012f19d9921375
-#   text hash     c430ffda4010b262
+#   content hash  98dd49bccc522880
+#   text hash     b6f0f9180d5dc6ed
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d7ae8f485b598770
-#   text hash     671842e5db05ad5e
+#   content hash  d7ba04f1bd101e34
+#   text hash     4bcd358c893feb57
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

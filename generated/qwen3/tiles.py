@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  61f2a9139fff6ca8
-#   text hash     2c42d6e1679b219e
+#   content hash  48dd0d84763a2ce3
+#   text hash     bbbac09cc45506fe
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

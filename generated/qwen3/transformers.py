@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  65476c3ac2f613f1
-#   text hash     bef30adca0f05c1c
+#   content hash  a2d8de3ce845ed2b
+#   text hash     1b3a5560f8decd7c
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3f39f5eb7135f235
-#   text hash     00c450802b59272d
+#   content hash  f801b1242a788232
+#   text hash     14aa31c4ccc74a68
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e80acd1262f4f31f
-#   text hash     aa470d2058041947
+#   content hash  6dc79e1c71101f6d
+#   text hash     20cfbd28038919c9
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

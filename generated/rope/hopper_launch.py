@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f95a3d8f1ca5714b
-#   text hash     52fa36f20a5f7f95
+#   content hash  e845077021a277db
+#   text hash     c603f61bd77b5db7
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  824010c446a1b6d5
-#   text hash     2b6653948dd628fd
+#   content hash  126f38deee5b7192
+#   text hash     dc54803df2406718
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6db3da1e7adc0e7b
-#   text hash     adabe8697ad211df
+#   content hash  b2ba200f0269f585
+#   text hash     235e4618ac23d901
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8d8be62513fd8394
-#   text hash     cb4e8431b300a1f3
+#   content hash  02f49190368fe058
+#   text hash     dfdc8e0e994d1621
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4a5385ed529a0bb8
-#   text hash     cf08f92015a776b3
+#   content hash  5890fcb9c8f2cefa
+#   text hash     2d33bf00d9b0f9ee
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c5cf37a9c5be4642
-#   text hash     698f8781fa1a3ad4
+#   content hash  5cf042fe54e8d0ed
+#   text hash     9d4b8063ecb07988
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

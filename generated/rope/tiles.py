@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  efb3223b24ac7c9a
-#   text hash     ebb815bfb3d3ecdf
+#   content hash  f3b18832c57222b1
+#   text hash     491c918cc1158454
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

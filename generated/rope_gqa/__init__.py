@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  34c84850b0529516
-#   text hash     87a353d76fb777e5
+#   content hash  e2100b14cb5d2000
+#   text hash     211fa5b7d34292d2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ad1bec2b1f821752
-#   text hash     f1af08045f8f8080
+#   content hash  26fbb0e42f204c02
+#   text hash     8904875d221353ec
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6f4e55828d1e15a1
-#   text hash     fc14c037ae83cf1a
+#   content hash  d08104c992656f84
+#   text hash     d50cc5a9b8301ffd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

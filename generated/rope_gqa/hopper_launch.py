@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cdb94a1e684985b7
-#   text hash     05560c1aba9a4013
+#   content hash  1b32aec8c6db9245
+#   text hash     08457825e0e51d95
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

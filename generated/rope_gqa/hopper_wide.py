@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9a14a8c77f152061
-#   text hash     f26f8bca710e24e4
+#   content hash  9df47d60a9119537
+#   text hash     98827bcfe34fd8d8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  109cebb7d1d05f2a
-#   text hash     a6222a8a86536a89
+#   content hash  d034d6d33494eff4
+#   text hash     88ce587f30c0e87b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

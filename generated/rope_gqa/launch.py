@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  01103b9d502ac0c3
-#   text hash     a13d71cb9897ee30
+#   content hash  23e7f91642244ed7
+#   text hash     58f4e2367548195e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2a12af119f1425c5
-#   text hash     3e92b50c74e6ed8f
+#   content hash  34eb15eb55dfba71
+#   text hash     107e317f385e5632
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dd72c991abde1712
-#   text hash     a08a8df2417e773c
+#   content hash  1d0537a1ecc0d57e
+#   text hash     ad92e09904d8a45f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f0d063a5cb40e908
-#   text hash     77dfdff796cc7555
+#   content hash  4ebee8e90fd83cfe
+#   text hash     5aaefb9dfccc1898
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d4434f8e0ff4fee6
-#   text hash     474a0ec7a05f54ee
+#   content hash  c59b953ab4733dcc
+#   text hash     b67bf95d77ee6fae
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

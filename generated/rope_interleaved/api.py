@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  46b713aedce67b1d
-#   text hash     04e7f855bd0bdb1c
+#   content hash  108981686a2ee565
+#   text hash     8282c3e68a889baa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0712ada8f0b02bfa
-#   text hash     39445af68bac68a9
+#   content hash  6a1fee2ad939f6d3
+#   text hash     8db75bc509f203ab
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f2d8e1eb326d07a4
-#   text hash     f388937f14727464
+#   content hash  6c35928c1fa27d34
+#   text hash     3acddb60aece7898
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

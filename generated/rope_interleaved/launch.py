@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  63ec2bbe5d1cbb85
-#   text hash     645fb17fef48f3e2
+#   content hash  72332af82dd441af
+#   text hash     a1635e65efdbc43d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ba51f0ccccd6b0b5
-#   text hash     6fa93cebc3e30474
+#   content hash  aed855c524690df5
+#   text hash     960386ad054514e8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

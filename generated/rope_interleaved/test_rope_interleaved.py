@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e775dab85ec95ffc
-#   text hash     bda29a8b2904c22d
+#   content hash  f9cd3d83146b2a81
+#   text hash     33d8e5fc90902bf3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  603c3ae6dd8b4aa6
-#   text hash     ea1199b57d3db344
+#   content hash  e07e3586a4498501
+#   text hash     299c867b533a130e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

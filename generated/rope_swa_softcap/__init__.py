@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d76fb5440c5481f5
-#   text hash     4229bab2da1b427f
+#   content hash  3c33f76126463b7c
+#   text hash     f2e0be9a1a5e880b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

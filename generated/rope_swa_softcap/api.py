@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bd8e31ba7eb065a7
-#   text hash     3e5e19ae01181175
+#   content hash  b6be7ce9ca079f7e
+#   text hash     b318fb79c5c6888d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7c7496c448c48a92
-#   text hash     967e2aeabbf348c7
+#   content hash  9fac2470b2cefb2a
+#   text hash     e982fa4ba5f6470e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2e08d9c0b549d247
-#   text hash     71a3cc36eaec87fd
+#   content hash  c947d995bdfc5d26
+#   text hash     bf05935121e8f1bc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  77792095dfb54705
-#   text hash     3ffa80365c9c7a2b
+#   content hash  52c4716c35eba761
+#   text hash     c99bc0a7d4d16a5b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fceb50b1fc303694
-#   text hash     cde1c382f01d4638
+#   content hash  0f1bd11e6e5c2434
+#   text hash     3acdce0a1d6d3d19
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

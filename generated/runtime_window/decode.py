@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  89306858b85217ca
-#   text hash     375b11e3d4c15d3b
+#   content hash  677d245fd8f41927
+#   text hash     6f87a324c675d9c9
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  457af763c1ff37b1
-#   text hash     bb5f463d5a655660
+#   content hash  b36c9668808f9e78
+#   text hash     b2bae6982a6069ce
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

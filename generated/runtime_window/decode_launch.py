@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9329e3286e21b6ca
-#   text hash     b94caf53a9ef45b2
+#   content hash  e23845c01398d061
+#   text hash     e30d52bb155393e7
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

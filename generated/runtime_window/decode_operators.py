@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  853eb5c3a42ebae6
-#   text hash     8b132b525ea0b33b
+#   content hash  4625e36e5fcc1d15
+#   text hash     6767b1c649be081c
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

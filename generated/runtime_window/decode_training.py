@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1556abc8439a2c7e
-#   text hash     284ca543d4667553
+#   content hash  071e43daa0b21f65
+#   text hash     da9e240c1c38c1ce
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

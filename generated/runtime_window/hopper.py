@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  06ac9b3fb3b2761b
-#   text hash     bea7d038c49171b8
+#   content hash  953970d18dab7974
+#   text hash     b8659cc66752c58c
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  935ddfd65eb7c0fb
-#   text hash     74cfb8442f3253df
+#   content hash  4aeb8cfc1ddcce82
+#   text hash     997bb55646432006
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9b61c4b4f72a7e1b
-#   text hash     78051e1fd0f86e05
+#   content hash  e7478c25558be32c
+#   text hash     dfc0b5b60f40b84f
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

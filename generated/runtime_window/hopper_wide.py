@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f211ceb34f044216
-#   text hash     d5f3d938becfb000
+#   content hash  6a1d484a69640ea0
+#   text hash     d469f3e9903ce030
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  83b31442391036cf
-#   text hash     12f2e7bbafd4c756
+#   content hash  b6ba55727850d201
+#   text hash     7bb4cc0b48ddd1ea
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

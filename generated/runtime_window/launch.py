@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ead6b5f7ebf164c7
-#   text hash     947f0718546a4bd9
+#   content hash  4668bc941d4eb3c0
+#   text hash     a644c933976e9885
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

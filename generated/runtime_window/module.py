@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9a5016190c88278d
-#   text hash     d92592ff98a2b6d9
+#   content hash  b45d26301b8bebdc
+#   text hash     dcb52400ea78847f
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

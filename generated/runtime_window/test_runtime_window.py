@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  61fe53a8262c0ff1
-#   text hash     7e39609f54d449b4
+#   content hash  a9247b7918647bdf
+#   text hash     db58ce6318704709
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3f5a5c00f9c47e00
-#   text hash     14ae3c1e83667f48
+#   content hash  0dc58f7589774d70
+#   text hash     d8420dc45d0677d4
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4a9aeeb44db4a208
-#   text hash     691545d651d66d21
+#   content hash  136605380627051e
+#   text hash     990a34902bc37ac7
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

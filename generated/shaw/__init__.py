@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c55f98d3d99a351d
-#   text hash     bdf32ec7449e057b
+#   content hash  8ede539be1b7a6b6
+#   text hash     d95207ffa974d26f
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  73257d206765c72b
-#   text hash     3dc1cb86cc45c7e1
+#   content hash  eda8f1dd4eb436df
+#   text hash     5ac3439fa0f364f8
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

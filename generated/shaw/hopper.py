@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7ffc09f854bc01fa
-#   text hash     af43d6e50e539e91
+#   content hash  ac627ad2aeaa0df6
+#   text hash     9c32e0f5c85cf8a5
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  26397e23d44b53f6
-#   text hash     de9807ed6bef7349
+#   content hash  3ed3674e67a558e1
+#   text hash     a74bd312274faf48
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5cbe304d6dadb672
-#   text hash     bd6c5be58aa08c64
+#   content hash  4efdeaae53dc928f
+#   text hash     21cf25ea5fdd5e98
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d4f0753d8d51297e
-#   text hash     1efe18fa6e830a05
+#   content hash  4adc04d6b0d2d1c5
+#   text hash     b1a1e8cfe938acda
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

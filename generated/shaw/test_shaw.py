@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ae2d95fd6d16bb43
-#   text hash     b439325942511761
+#   content hash  9b2f148c10d60447
+#   text hash     44a9dcc37a81b018
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a48eefba8ba69556
-#   text hash     05bc0a9fcfbbeedc
+#   content hash  37508561f553d41d
+#   text hash     5dad9373cad53111
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

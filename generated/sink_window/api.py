@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9a784e4a180b2037
-#   text hash     d6165e715f6f67d7
+#   content hash  0436e0fcde3a4268
+#   text hash     03babc34bb290959
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

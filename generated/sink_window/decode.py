@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3e79941d56d4293e
-#   text hash     aeccec4296b2509b
+#   content hash  95a29c1f36c9bfa1
+#   text hash     14e76dc105b4deb3
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

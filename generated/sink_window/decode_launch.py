@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  75746916790b784d
-#   text hash     102a402d19af008e
+#   content hash  14ac647dbdaaa75d
+#   text hash     6f85f77767116dca
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

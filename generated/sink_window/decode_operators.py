@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3f97ef68abe22c5a
-#   text hash     8370713bc2c9109c
+#   content hash  bfb403f86134559d
+#   text hash     d354dedf85a4924f
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fbd40bc54882e6f5
-#   text hash     13692e249185dfe5
+#   content hash  14932054d7420fb9
+#   text hash     23f5f7bbd486aa6e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4e166968d7d05dbf
-#   text hash     ad57075778d83b3b
+#   content hash  2c4fc5fb7d831a2a
+#   text hash     3d70381567397582
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

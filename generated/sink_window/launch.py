@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  364d489b6de1649d
-#   text hash     0a1f31d946f434f1
+#   content hash  ad6971d01f99cc6b
+#   text hash     749ab6f1650f352f
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f7cabf7aefdace4a
-#   text hash     5c1ba6b88570b966
+#   content hash  44c2630ab8984dc2
+#   text hash     fa9450280d5d740e
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

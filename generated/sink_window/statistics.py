@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d774916de2a79a47
-#   text hash     3e2edead5bcc19fc
+#   content hash  33a2ddcc6cb8edfc
+#   text hash     0a3c8196d8f84a7d
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

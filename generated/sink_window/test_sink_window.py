@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5f217d0ad1ce8180
-#   text hash     8299114aafda06a1
+#   content hash  6aed7425b6a49401
+#   text hash     947c0aff8069b957
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

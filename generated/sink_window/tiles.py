@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5ce74075314ee435
-#   text hash     1f1f9e313b4b950d
+#   content hash  3f75f715698505c6
+#   text hash     2a7bd54f71cbac30
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

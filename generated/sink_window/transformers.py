@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b7ef2dcfa46de014
-#   text hash     33afc1292e47e9d7
+#   content hash  7a95929f31318afa
+#   text hash     a18521b2fcf34cc2
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

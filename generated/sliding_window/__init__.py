@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  634c963cc493367e
-#   text hash     e71f54e95a56289a
+#   content hash  f663813b74e92478
+#   text hash     6df63efe185f807c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

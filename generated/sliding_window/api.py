@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c21537e82e528661
-#   text hash     ec6e4ba67e560f20
+#   content hash  2aebb889ee6fe864
+#   text hash     c95cfe9587be6b6c
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7eefc76daceb543b
-#   text hash     c85d5d3bfef1b87b
+#   content hash  1a78261cc144d4fa
+#   text hash     4072e508bba57ae9
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

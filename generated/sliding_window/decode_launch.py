@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e31ff4e57a6fc194
-#   text hash     18b12f1aea2bd3bb
+#   content hash  fd43c4831831c8bd
+#   text hash     1d47cafe25ae0510
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bfd386e25fe95567
-#   text hash     5b1d9d6e022b1d88
+#   content hash  158c0ea3af23ddfc
+#   text hash     188b454fba3d017d
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3658329aae6c1480
-#   text hash     1a648adbee33a01e
+#   content hash  7f6dcabb280c132b
+#   text hash     22639044bc8d7589
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f2b98ed60d149fd9
-#   text hash     0b196b0bff0c4069
+#   content hash  80b92369738c337f
+#   text hash     6d81b6bb2eff3a62
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

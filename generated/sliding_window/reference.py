@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5acf2c656f85b959
-#   text hash     78a49df988d91021
+#   content hash  11793be38f370089
+#   text hash     abb2c22ba07bcaef
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

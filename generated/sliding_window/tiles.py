@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  017dc7932644d78f
-#   text hash     420a1d2650b4da0f
+#   content hash  414d0cc7483ed118
+#   text hash     375281d0969522b3
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ace677bbfc57848c
-#   text hash     feca4ddc5b862cdf
+#   content hash  5f91c4e43bc1f25b
+#   text hash     cc6c197cfd1db820
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

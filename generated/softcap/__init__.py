@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  55e76cda4b7d6baa
-#   text hash     b6adf8ffccf5e662
+#   content hash  3f74e5b141bad199
+#   text hash     156accff5efd4c95
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

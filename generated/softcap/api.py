@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  208941f9f7e2a58f
-#   text hash     dca34f280efa95c8
+#   content hash  28386e1153949bca
+#   text hash     fa6ed3145c349989
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f79e4b06073173d1
-#   text hash     8ebd6b5847ee4e50
+#   content hash  154d7ed5c3edca8e
+#   text hash     d84b8a96c888860e
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  89a23c6fc161af28
-#   text hash     1c041bb22dce2881
+#   content hash  a38695ae6450f7e7
+#   text hash     9f63ff2ed53143f0
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  28dc5983c062273b
-#   text hash     b033f93156aad6f5
+#   content hash  f004575b01767f35
+#   text hash     0c079f3d00b2bdbb
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

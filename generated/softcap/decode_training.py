@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dabbd590ca2d882e
-#   text hash     0b3e22b148a8bf64
+#   content hash  ecd932a3cdced2f5
+#   text hash     755d2867882d3a08
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d2a92e28ba8663cf
-#   text hash     0fbec8ef5a247ebc
+#   content hash  6ca2f5e7e4e5542f
+#   text hash     53e789baee0b8bc2
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

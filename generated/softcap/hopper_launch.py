@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d11ce2a25e87ce80
-#   text hash     710487a730dae944
+#   content hash  0d793591f37f73ea
+#   text hash     7f02363930abec54
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7cc4e6e769f79379
-#   text hash     3b7bcc0328c0ba5b
+#   content hash  163b91f65d5cdb2c
+#   text hash     ba91d2c0e6184555
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7bb35aa9a9e2451e
-#   text hash     9c16a616e3d7b446
+#   content hash  3d3e1f6ae0cc5c03
+#   text hash     c32cfcf8ac2445a9
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

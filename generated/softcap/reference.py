@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bcecf427642462ce
-#   text hash     2ddb4595720bbdd8
+#   content hash  bdc887cfab7721ef
+#   text hash     8adffafdc3a72400
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7e061fddf458c978
-#   text hash     b494ee39df22b22e
+#   content hash  02dc9209d69a8206
+#   text hash     34523388b25cd271
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8552edb6f3d6dc8e
-#   text hash     37171ca9ad473bfa
+#   content hash  65a2138ebf0e6940
+#   text hash     a19a959d89a80cd3
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

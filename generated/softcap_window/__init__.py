@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9335168871426260
-#   text hash     b9996a324a80baae
+#   content hash  92733b3aec6ca21a
+#   text hash     f5ec8b750713a997
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8876a0b74e2508f7
-#   text hash     28d00bc9d1776030
+#   content hash  c9afb25e711c6071
+#   text hash     7767ac778b507afb
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

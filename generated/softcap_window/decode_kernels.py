@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a97008faea6aed09
-#   text hash     45cf4410fb7895a9
+#   content hash  7fdf03b51ffba89f
+#   text hash     4dc2d727a2bf7f76
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4620bceb164714e3
-#   text hash     bd7054ad37cca73b
+#   content hash  e522afc78bdc97e7
+#   text hash     1a50606c4bd69711
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

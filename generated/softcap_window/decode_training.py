@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  78491cbbef14adfc
-#   text hash     0279ee37baebada9
+#   content hash  cc387d9a744b7fa9
+#   text hash     5a6ed3c408c724a0
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9c78dc48d084ae12
-#   text hash     af9e282553a93e78
+#   content hash  008e4af6b8c35361
+#   text hash     a07f96d0686e7cda
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

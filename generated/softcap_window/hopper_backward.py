@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b198b792fdddda67
-#   text hash     a9fb4d2d144473c6
+#   content hash  47c1494f9bc674fc
+#   text hash     8b485a5d15d76ab7
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

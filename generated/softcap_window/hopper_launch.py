@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  95a703da070ac441
-#   text hash     5093e85ada90d05a
+#   content hash  bdc1d574aa81f4fa
+#   text hash     61b22984a634cad7
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

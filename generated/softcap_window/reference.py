@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a6c2dbcce34734f3
-#   text hash     40e43d3c3e4a18cc
+#   content hash  99ede407158805f3
+#   text hash     ed7aea28e15301f6
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  22aaf2db6fbf10b1
-#   text hash     716ae05f6c43b0d9
+#   content hash  741b3ee032cf04e5
+#   text hash     f81c7e24ecba1850
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fe6266043d16f33a
-#   text hash     82f3f3ff19141aa9
+#   content hash  f100a7342585ff24
+#   text hash     aff141b3b8dbf5b7
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

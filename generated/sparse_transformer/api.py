@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  45a2bd9a0efd8dce
-#   text hash     d5e4a0856019d930
+#   content hash  5d1f6a1fc2c5107a
+#   text hash     b88a7051939e45db
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6baddad756cf0922
-#   text hash     b2bde71399c14c2e
+#   content hash  6018f6640c321484
+#   text hash     dd1e59cf59f6beff
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

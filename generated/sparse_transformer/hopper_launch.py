@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  981d4de3153e9ab6
-#   text hash     d2d7eca7b21e2b52
+#   content hash  eccbd7b8b86ef842
+#   text hash     cce6a07df1fe4f83
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f1dd67af84ca4339
-#   text hash     6320453c1f3b7e2e
+#   content hash  2700b8b36395ca2e
+#   text hash     1304062f91c6cd3b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

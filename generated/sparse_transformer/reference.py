@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  99c2adc928fe9063
-#   text hash     f284163a2c56e26e
+#   content hash  f1c80417b0e141b6
+#   text hash     bfb13a3532cf6a29
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f0e2c3eaef4be155
-#   text hash     f4192b3ac3e4cac3
+#   content hash  d928b0b82c00857f
+#   text hash     fd75fa60da39f1b8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  016da0a949d0fd5b
-#   text hash     e50d0830adc5f100
+#   content hash  ae628003c62691e1
+#   text hash     b3252de7fd2042a0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5bf897da491b513a
-#   text hash     e5d83665da07e5c5
+#   content hash  f5f8d636e9c4e4aa
+#   text hash     1030724f989a713b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  afac13f974f1a782
-#   text hash     3fed9a5405b8fa4f
+#   content hash  14a250ffd8e56376
+#   text hash     3c853170811b174e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

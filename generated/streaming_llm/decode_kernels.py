@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  98a5c5540ac6ad4f
-#   text hash     bed6124da2ce48cb
+#   content hash  73bfd8e090a85620
+#   text hash     e6088ab6e1dd77e8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

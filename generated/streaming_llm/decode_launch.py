@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dcb3feec96895ed7
-#   text hash     5893863f3cb75ab3
+#   content hash  9b9fee275ba30024
+#   text hash     45a88ccd42f9ab16
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

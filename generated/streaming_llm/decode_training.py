@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9bde073d6a1bffd0
-#   text hash     30a82ac7062d41ec
+#   content hash  49feee9bf626b6e8
+#   text hash     761dc82fb54f9cfe
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

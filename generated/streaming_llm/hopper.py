@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4cb68c90e1b33f1c
-#   text hash     5ebd49bc8c5aa7c6
+#   content hash  c9fac2529b9456e5
+#   text hash     31b833af87b38814
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

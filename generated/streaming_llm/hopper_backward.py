@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b7b11519b1798d97
-#   text hash     d043b15a3e0ab10c
+#   content hash  a3d9c481af8cfb7f
+#   text hash     7194882e624f2962
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b197f89d01ec1271
-#   text hash     3758e4fe421b26b2
+#   content hash  b3382caedbd6b54c
+#   text hash     979f7d0a7e9104f4
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

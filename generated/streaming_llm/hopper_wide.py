@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5845b8ac6d65cc19
-#   text hash     a7158830a1069f54
+#   content hash  1b3b089feb443e9d
+#   text hash     4ff68afa464624b3
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

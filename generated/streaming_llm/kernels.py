@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  79bd2e1c5afd0040
-#   text hash     2b7eb8686ec87bd8
+#   content hash  a5258e00b284139d
+#   text hash     db9de9b3beb7108d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

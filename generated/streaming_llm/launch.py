@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  eb9018e44f5fba7f
-#   text hash     3d4bfbbcf56bd386
+#   content hash  e9a44cb7a12faca4
+#   text hash     7a1231262368b10f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

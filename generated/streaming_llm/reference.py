@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  53345ec44f1486a2
-#   text hash     d519c04d84055f14
+#   content hash  7ca001ac7dc28e2b
+#   text hash     f015795c50207df2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

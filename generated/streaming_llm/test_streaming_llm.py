@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c624a93c5c5b3aab
-#   text hash     124c7ec77d249b13
+#   content hash  cfbea52a17ff21d4
+#   text hash     8cb3880945a5b75e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6adb2611f97365d3
-#   text hash     b3953cb8e69bc4c9
+#   content hash  b722f53e06a3896c
+#   text hash     a198ab0674230afe
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  41526a1c06a35e8e
-#   text hash     c80095dfa981bd37
+#   content hash  d158d0254301ebae
+#   text hash     f16ae38b3e0241e1
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

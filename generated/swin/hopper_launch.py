@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  af9793020e82ef03
-#   text hash     ee97a378707f42f2
+#   content hash  b662ff60f0f630ba
+#   text hash     44ef095cb56bfbc6
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8f44d91d9d5b3c47
-#   text hash     a77cadf4d5befc4b
+#   content hash  26418355145ed0fe
+#   text hash     bb24f5c1ed51976f
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  391e2da8d8599d68
-#   text hash     acfd8f290ad71cf0
+#   content hash  4ea093575555a855
+#   text hash     acc92622d198d38a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

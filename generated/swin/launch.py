@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  53a6610fe717f7ef
-#   text hash     47692a4c6bd6c370
+#   content hash  08aebc614bf620f2
+#   text hash     cb7f110415d6d89f
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

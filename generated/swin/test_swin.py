@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d3f6202f175a6bfc
-#   text hash     975c5c0e1d928c93
+#   content hash  024a866afa120cf0
+#   text hash     0c01f5be0cc0039e
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

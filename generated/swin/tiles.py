@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  167f80a54164552e
-#   text hash     102662edc522334d
+#   content hash  852220bfa9c78567
+#   text hash     7973c74750b187d8
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2a0cb049849207bb
-#   text hash     8018221d03a54741
+#   content hash  7559786484b9cee3
+#   text hash     5a70813d416150fc
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3678c68795099477
-#   text hash     193cda3b5904f33c
+#   content hash  3cb43420688f4bbf
+#   text hash     6f0c1638618b6f08
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

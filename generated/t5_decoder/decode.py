@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ff0c64bc8d4135ec
-#   text hash     c0ce9000fedcad25
+#   content hash  dff283dc0d85dd08
+#   text hash     9639b4ee5887e5ee
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

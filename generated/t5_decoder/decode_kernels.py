@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  50db0dadb075f2f2
-#   text hash     ff1b23f393a69e21
+#   content hash  4f2268b25eeefbff
+#   text hash     8a8f8fb6faaea2e0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

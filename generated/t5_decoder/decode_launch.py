@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c18753071c1e0f95
-#   text hash     2bace0416a2a37d7
+#   content hash  a5a22fb3f17aa8a2
+#   text hash     7aba9abd5d2bb4d0
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

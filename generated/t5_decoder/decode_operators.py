@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e2cd155514caf5d5
-#   text hash     cd164a09767d0d79
+#   content hash  9562cea973f8057e
+#   text hash     5d41f851f446dfab
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9b0741a95ecafbd9
-#   text hash     2e80ca049d7fb8d3
+#   content hash  7ae53a77755cd8f0
+#   text hash     db6ace0d5eb38dec
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

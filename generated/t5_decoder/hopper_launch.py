@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c8f56e25dbde4ce3
-#   text hash     1216d7f8812717bb
+#   content hash  22887f8fd6fd08c5
+#   text hash     4563188917359e9c
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  687b670d52cdf18e
-#   text hash     83c962e535c98c17
+#   content hash  36ac27e99eb6a656
+#   text hash     cd1e42eb02062e07
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2ecf43e3bce7fee9
-#   text hash     03a05f0827206890
+#   content hash  35f4c6ff72bfc3ce
+#   text hash     6fa4cd88acbfcbfe
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  be2a7a2083f40268
-#   text hash     7851afebd5b315f2
+#   content hash  e712ea67b332d23a
+#   text hash     4e1199e44ef15e26
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

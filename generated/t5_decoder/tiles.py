@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  07b8fcba252cd312
-#   text hash     a1b904482ad330ed
+#   content hash  dc8ce5e21c36ef94
+#   text hash     f8f2bfb8f9743d51
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2fc28da2eb455be7
-#   text hash     e9159639d8b50da1
+#   content hash  a2a5c8ebc5982157
+#   text hash     7edb66a314ca88f8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c09dd0ac07bbce52
-#   text hash     5ad1ae37812e1b88
+#   content hash  2cf7474531bee587
+#   text hash     4fd3325c95c1dfa3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

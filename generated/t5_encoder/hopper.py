@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f042e3a3b5fcdb5a
-#   text hash     52c4d7083f872422
+#   content hash  485bee0bf234bc7b
+#   text hash     95d9db53766f1719
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

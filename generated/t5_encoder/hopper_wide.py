@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  eb89d002c8490b04
-#   text hash     40311c2464cbb613
+#   content hash  25ce98cbf801b6b7
+#   text hash     011fa19272ae461f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

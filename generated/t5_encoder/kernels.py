@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  af1649eb7f94539a
-#   text hash     328156f474bcc38a
+#   content hash  30818a3e2fe50aaf
+#   text hash     7f2b32096eab03e6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

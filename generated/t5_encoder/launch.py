@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  090123d44560638f
-#   text hash     5080325f7c6a2671
+#   content hash  780fa125c7250f48
+#   text hash     5880cfd46583ea95
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0a1ffdc407ef05a2
-#   text hash     e1c1a07886f5de6f
+#   content hash  2578b8da10e94e2e
+#   text hash     433ca43316949d9b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

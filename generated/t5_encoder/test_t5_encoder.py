@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  57c072558c663224
-#   text hash     55b1d561ebb96333
+#   content hash  53b9a3de0bac90f4
+#   text hash     c910a8a2b564716d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0ee75e6280202b15
-#   text hash     cedc0dfea42ff4a6
+#   content hash  e864a1d9b0d266fd
+#   text hash     a44f08e966fd1cbf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

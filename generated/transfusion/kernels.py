@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  37ce685a3d21650b
-#   text hash     ce6012781464e52b
+#   content hash  7769e09254fad091
+#   text hash     89d66b2cd64c0efa
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0c9f6fe5b0a2cd4c
-#   text hash     b102b6b44593a54b
+#   content hash  45d238f91b846ab7
+#   text hash     7f02fb0b2688903e
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a542ebc11cea5378
-#   text hash     af8bdd9ea049360b
+#   content hash  8c2bbb99112ef22f
+#   text hash     9d44f28d8ea1949b
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9655c8f1266e9bb4
-#   text hash     0185b923a53d11ca
+#   content hash  8145430306766eb3
+#   text hash     b420edc92ddd225c
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d590dd8ec696cc0d
-#   text hash     4a3269a116e17a7f
+#   content hash  9609abc0a3f2ff47
+#   text hash     007ff05df11602aa
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

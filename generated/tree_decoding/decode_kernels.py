@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ddd3307a20be90d1
-#   text hash     d9e868e8e081e6e0
+#   content hash  38ed634dd9510428
+#   text hash     628e910372420aba
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

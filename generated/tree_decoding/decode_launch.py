@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8e921db442318803
-#   text hash     4e21cbbe7523c707
+#   content hash  4fc3a6324f4c3b89
+#   text hash     75eedea9df86d117
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

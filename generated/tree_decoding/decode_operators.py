@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5e946ecbb019251c
-#   text hash     c5496974ac38e2b5
+#   content hash  2dbe5ae8ba3c1052
+#   text hash     48d9a03327f1981d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ccaad3583489b822
-#   text hash     3fffb94158efa8cc
+#   content hash  ffa71a01ee877d73
+#   text hash     42acc0425deef32e
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  655036b8ed48884d
-#   text hash     34865f698f0d2eeb
+#   content hash  13f93a76c96f4b6a
+#   text hash     62480c7c42a7b935
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  726612a233610ad5
-#   text hash     4fea4325773df08c
+#   content hash  b299d4da7390f4e5
+#   text hash     f66d618300aade90
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  803dbe3041f947fc
-#   text hash     ef9d95bc8498181f
+#   content hash  dc30997679f293ce
+#   text hash     1d2c2c58e6c7de8e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

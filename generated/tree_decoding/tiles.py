@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  35f3a1e1b8782e86
-#   text hash     11168079cb25a6b4
+#   content hash  f6204a2a800af90c
+#   text hash     8615062e8c4c8317
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

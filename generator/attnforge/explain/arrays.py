@@ -27,25 +27,10 @@ _CHUNK = 2**16  # of them at once: arrays that stay in a core's cache
 _COUNTED = 2**22  # tiles of a kernel, at most, that are counted where values tell whether it visits them
 _SAMPLES = 4  # points per side that a pixel of several elements averages
 
-
 # by the bits of what tiles are the state, or the treatment, of the tile that they make
 _STATES = (
-    UNKNOWN,
-    EMPTY,
-    MIXED,
-    MIXED,
-    FULL,
-    MIXED,
-    MIXED,
-    MIXED,
-    UNKNOWN,
-    UNKNOWN,
-    MIXED,
-    MIXED,
-    UNKNOWN,
-    MIXED,
-    MIXED,
-    MIXED,
+    *(UNKNOWN, EMPTY, MIXED, MIXED, FULL, MIXED, MIXED, MIXED),
+    *(UNKNOWN, UNKNOWN, MIXED, MIXED, UNKNOWN, MIXED, MIXED, MIXED),
 )
 _VISITS = (SKIPPED, SKIPPED, MASKED, MASKED, PLAIN, MASKED, MASKED, MASKED)
 

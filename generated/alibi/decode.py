@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1a100d0e8027d574
-#   text hash     1412fe744fabb7d2
+#   content hash  6e78a2a54670742d
+#   text hash     d391fcca7e2fbd5b
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

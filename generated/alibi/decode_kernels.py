@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c125b86cd981b589
-#   text hash     cf4a362a6c754f74
+#   content hash  a8bb515b15129d65
+#   text hash     7175d078272477dc
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

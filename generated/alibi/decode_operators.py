@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c5774941f9070635
-#   text hash     6ccbca5c24c38fa5
+#   content hash  ee355ac04d79aaf0
+#   text hash     4c32cc43d0b0ecd2
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  72a2362a9ca968ef
-#   text hash     190f704173283ba2
+#   content hash  0a1d89df850826ba
+#   text hash     4d00e199e031ff26
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  58617d73b7f1aa5b
-#   text hash     9f35a19355d6f95c
+#   content hash  53b7beaf5b4a1a22
+#   text hash     ab36d11c80b23513
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

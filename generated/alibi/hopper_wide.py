@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f567a8f99b7d849b
-#   text hash     6141c4721306d27b
+#   content hash  89bc2a7f9e97a5c9
+#   text hash     0641e1a15aec2655
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8f5a1a0d4c61ce47
-#   text hash     6b7b1318c73ea863
+#   content hash  06eaf85eba335084
+#   text hash     01d5458b57707584
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

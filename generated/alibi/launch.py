@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7a6f80f148e4ec8e
-#   text hash     17a7f9f5b08d405d
+#   content hash  ec5cbf24935d9c3c
+#   text hash     8a420916313ff179
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

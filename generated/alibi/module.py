@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a6794d318dfc69db
-#   text hash     69901bb771af51cd
+#   content hash  c55e2f8cee13ab7e
+#   text hash     a9e621f0d5931cb9
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

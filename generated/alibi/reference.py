@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  89fad60b21e14051
-#   text hash     063b9d6e32f31e15
+#   content hash  1cbd1b171d1b0158
+#   text hash     c570d24e4ee86d35
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

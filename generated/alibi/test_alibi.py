@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  06fd6668fa9c2460
-#   text hash     28e458989b2493a5
+#   content hash  2bdbc15a30d82bca
+#   text hash     1418512768997ba2
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

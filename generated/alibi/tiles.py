@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d7dc3c7e929b20a5
-#   text hash     2f6eebed5440f0ee
+#   content hash  0722430033f2efe7
+#   text hash     0dbd46007d107c0f
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3f9b8e1cec122f7a
-#   text hash     2882c72245df5ab4
+#   content hash  ff2b58450800ac46
+#   text hash     df6d8cc96f2cec4e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  33a91cc4af16795a
-#   text hash     6d77787eaeeb1aaa
+#   content hash  09c5e2c36c0e4d25
+#   text hash     2758fac8f875c2ff
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  89f53d8d41861008
-#   text hash     0cb232ca44e79a31
+#   content hash  4974860c5da39abd
+#   text hash     bc3022234aa8322c
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0c51548971981286
-#   text hash     24f56ae07e727a4c
+#   content hash  fc244ddfc4129817
+#   text hash     c32ac625f5cb26e5
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

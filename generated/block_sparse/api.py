@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a5c72cdf62809840
-#   text hash     9effc066b0652c27
+#   content hash  f032dfc1e9cba88a
+#   text hash     1c889513a1283e9a
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  653b31a3a30bcb31
-#   text hash     a7cbf1cf99ada666
+#   content hash  f3668d44776b1425
+#   text hash     a5856c723d014b16
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

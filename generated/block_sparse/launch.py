@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a279e6fe418cb47c
-#   text hash     a18a07f3752071ba
+#   content hash  952f9532abfe99e6
+#   text hash     9913fd33822fe87c
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

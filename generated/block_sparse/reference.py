@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c9c2d452433312af
-#   text hash     94e205445543b9b4
+#   content hash  90b18fc3519c3f12
+#   text hash     664b8dd2579eb19d
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4eb3f7fbf080cfa7
-#   text hash     3b947e3e88dd4c19
+#   content hash  53ece0590d946da2
+#   text hash     155e542582741ae1
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ece70f9c7552e789
-#   text hash     b9ca3c984187418f
+#   content hash  965bc0e613cd0a5c
+#   text hash     dae480b8ee3fa7f6
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

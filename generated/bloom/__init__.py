@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  09348e82c8f5fff0
-#   text hash     9f55fd642beafc77
+#   content hash  ad562e6a25d3577c
+#   text hash     039d5e828aa6a6dd
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

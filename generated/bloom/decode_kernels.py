@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  966b73ba0e38bc31
-#   text hash     5e010d03f1eaefdf
+#   content hash  6ccb6ee9e86539b9
+#   text hash     86f21bccaef31ebf
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3885bf29bb724e24
-#   text hash     ac733a9a5cd1ccd0
+#   content hash  8bc862fd7147b5ec
+#   text hash     83274c5bfa0087c5
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1088dae22249264e
-#   text hash     4084ea79d42fef18
+#   content hash  412d159f9dd3f39b
+#   text hash     48189ffb501e86c3
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

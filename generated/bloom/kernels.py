@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  55a92ca29568e0c9
-#   text hash     b8f743f1e28f0977
+#   content hash  cc233e702b695a6a
+#   text hash     afc00860f699d464
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  40ae813deacde0c2
-#   text hash     1d67421ab450897d
+#   content hash  9b396f3e5bb8c6b2
+#   text hash     09afe3baec95523a
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  70034f3902057b89
-#   text hash     808af7dc68af050e
+#   content hash  2aea0cf62be1e614
+#   text hash     0b56fadd4ddfd420
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  36303b62753b96b6
-#   text hash     b42a6319b2f05ad9
+#   content hash  7caae5477ad34ce4
+#   text hash     fe0a9545cf3e4855
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8b46a13bb3dac2ac
-#   text hash     cde194da4b5934fa
+#   content hash  f7c13dac9b21cc9f
+#   text hash     c6be6dea63718ef8
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  62b1589b4e9443d0
-#   text hash     903157850e11d01b
+#   content hash  2af79eb34b231a51
+#   text hash     a4edc650dfeda5a1
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  85cb995afe84724a
-#   text hash     4487c8bcfa714d79
+#   content hash  0f78fe41c951ddb6
+#   text hash     8c63e737eba17f75
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

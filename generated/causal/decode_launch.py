@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6a98ce481340d36e
-#   text hash     400df7fa7087d635
+#   content hash  c436ea0ba4840f4d
+#   text hash     f325e2a14e9ea9dc
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7c93d0f3cf56bab
-#   text hash     067c37acd9917ffb
+#   content hash  5269bcd50286b29f
+#   text hash     ed0ceeffed56d007
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

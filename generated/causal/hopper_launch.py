@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e8ae43f0e2ff29bf
-#   text hash     22efc8b61d86c562
+#   content hash  20aeaa3d6f24e43a
+#   text hash     9ecd99b4eb79826f
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

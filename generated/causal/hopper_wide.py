@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  99e83befd9f4ce55
-#   text hash     e624f842bf76e076
+#   content hash  5a85a5c067287c7d
+#   text hash     29dca25e6c2de32f
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  40af96539a7c64da
-#   text hash     2fa394627eb11514
+#   content hash  693bd20df8e920ee
+#   text hash     533f05a4f4ceb4e8
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

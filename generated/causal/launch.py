@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  41b4bfa24bfc9b55
-#   text hash     4aa3069a6ec8819c
+#   content hash  a478dc15591d6f90
+#   text hash     ac42c4fdad08fa22
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

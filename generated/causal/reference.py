@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  07e791a8dae8a1ad
-#   text hash     ef5b08f41e34b573
+#   content hash  25f4fc30665c8f97
+#   text hash     154f0eae9bb637a5
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

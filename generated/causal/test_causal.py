@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bd9eac89f991899b
-#   text hash     3c34a8b1bfd5f6aa
+#   content hash  d41d957ef56dc145
+#   text hash     6f82b064c9d1b96c
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

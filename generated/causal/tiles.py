@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4043f7e65bcc8844
-#   text hash     b30981e54c71c80f
+#   content hash  3903d5d49f517e7e
+#   text hash     e5c78e00c274fdb8
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  94abecf9199834fe
-#   text hash     722e0bef61fe2089
+#   content hash  576b003742500dc5
+#   text hash     af629175b3ec1fff
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

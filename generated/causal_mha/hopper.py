@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5ec1e07dc97383c1
-#   text hash     d0b76a4872a46dab
+#   content hash  e6a81796a8644b2b
+#   text hash     6e7a6cdfec26ef51
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2be17f630b06efd1
-#   text hash     46bcf6acfa664215
+#   content hash  496e20aedd34200a
+#   text hash     922ce2476dbff160
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ef50fe24623fa510
-#   text hash     ee33e833970d16e4
+#   content hash  96b65f7039700240
+#   text hash     2368df4745a7ffcc
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

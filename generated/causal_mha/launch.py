@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8a8732e755261e59
-#   text hash     e13b9bc245f8a3e5
+#   content hash  20db98c298d0e031
+#   text hash     ec52b08aa0368a26
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c73f36f2a8b9dc47
-#   text hash     fd1d6e999d22967b
+#   content hash  7fd7a6ff7d3cbf4d
+#   text hash     50fd00f3013e1edb
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  36567e1843023f36
-#   text hash     6eaa2d64b2078835
+#   content hash  5d55041d489a05c8
+#   text hash     cadbde6509ceb0df
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5be41e5ce5d0fb1d
-#   text hash     5ab72f639ecf8049
+#   content hash  1a17066ef9bc02f5
+#   text hash     383e01411286d4ee
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  64d9f360893e4348
-#   text hash     c9a4ec7a2f3e4b89
+#   content hash  b6a33b9f081fd9a0
+#   text hash     09928a87ce605bab
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  171871249592f586
-#   text hash     7410e60ecf72553f
+#   content hash  a4237f63100f49e9
+#   text hash     ff5872b66ed855e4
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c9d593da80233b8d
-#   text hash     34ceedf552244d23
+#   content hash  14cd99438ae665fb
+#   text hash     ea0d399306fe0bdf
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

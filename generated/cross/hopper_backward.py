@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4d4d979811d12d63
-#   text hash     cae0a12e38ecef09
+#   content hash  0b32ebb67106b32c
+#   text hash     461f4c443f55dba4
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

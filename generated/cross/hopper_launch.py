@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5a835ed0026fd42b
-#   text hash     e8450dfe1b83df6c
+#   content hash  ecf08ebe83c84b53
+#   text hash     acc4ce0d6a8dbb73
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

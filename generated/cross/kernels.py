@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ea81f59610cad016
-#   text hash     1ee966ef47c1603b
+#   content hash  3c6eaf298226030c
+#   text hash     086060281ee4edbf
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9da32a387e73d2a4
-#   text hash     8502c200d979e03c
+#   content hash  5b88e60ace1f1dc4
+#   text hash     20315cae698c6775
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8c05c7d6487af047
-#   text hash     dbf67518919c0baa
+#   content hash  cd468e5e20779bc6
+#   text hash     2d969ce1d8a9ecee
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

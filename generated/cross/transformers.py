@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ec8e6fbc7bae7599
-#   text hash     b483e64267816401
+#   content hash  a6f6a1ccb261df43
+#   text hash     1d14c9ca116507bb
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

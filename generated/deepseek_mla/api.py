@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fd483c61457f38ce
-#   text hash     225167b8d53838c0
+#   content hash  34b007bf77d9a1e4
+#   text hash     2caa3de71adf1b00
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

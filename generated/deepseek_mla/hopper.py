@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  75a17d6414d6e449
-#   text hash     da3c55a3b9e18642
+#   content hash  e2bbcc8d701a8657
+#   text hash     e540bcca15bb54e2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

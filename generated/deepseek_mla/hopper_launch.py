@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8ffa2778260375b5
-#   text hash     43b9c293f6d76d99
+#   content hash  f587ee1a8fab4183
+#   text hash     6fe723d6c66be09c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e4346acca267e5cb
-#   text hash     01f3f553f364e14c
+#   content hash  cf33f46035db2699
+#   text hash     3e6dc4ef4ea8cedf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  abf33df9a518bf78
-#   text hash     2d591a3fde39c6f7
+#   content hash  402f6df63190dc67
+#   text hash     390c24ea02f1f1c8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

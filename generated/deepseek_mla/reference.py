@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  21f4861fcde06e79
-#   text hash     df29fbe610fa3394
+#   content hash  93ed89c255f809e4
+#   text hash     2563f6a474a16907
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

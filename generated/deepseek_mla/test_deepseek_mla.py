@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cba03b322b365d2b
-#   text hash     2fe69891f495ccdb
+#   content hash  9637486acfe24a2b
+#   text hash     1c60de91bf005478
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

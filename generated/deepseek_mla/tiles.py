@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  98608ec948829d7e
-#   text hash     6d6bce73764e5969
+#   content hash  a36e5520f1953db6
+#   text hash     2d9b1ce273f2143a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

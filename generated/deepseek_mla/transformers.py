@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3e6d9ba53a761322
-#   text hash     2bef7f312a8a5f49
+#   content hash  b26c958ba037a6db
+#   text hash     8870a3e2811d9216
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

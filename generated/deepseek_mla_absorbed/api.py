@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  96c6698fb0b70456
-#   text hash     93ef975a452ca5b4
+#   content hash  dadcb03ebf4e1a49
+#   text hash     1a6cde6ce33760cf
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  395b8d537f98231e
-#   text hash     5f788437fc23acbe
+#   content hash  656a8b57c3391eaf
+#   text hash     8a3e85d0462f71ab
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2a053f751842b06d
-#   text hash     f535ae937de5d0c4
+#   content hash  fb652b4f3a790d60
+#   text hash     4c7c42a1ba120250
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0b572649b1ea5bf3
-#   text hash     0743cce859218b42
+#   content hash  596e2aacb3d042cd
+#   text hash     5d3abc85fd7b8291
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0eae003ae02da631
-#   text hash     e604dcdab2f0002a
+#   content hash  db670819e8393a3a
+#   text hash     c056e422fc5d319f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  af0247eade1ecf9e
-#   text hash     1f61163db5818e50
+#   content hash  251e5c32ab19d2d9
+#   text hash     299c1deeaa4affe9
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

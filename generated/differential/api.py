@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d151c4818faec6b0
-#   text hash     a61d3258a4248076
+#   content hash  d82ca334e6d3d648
+#   text hash     1d0087f4fd6c8ed8
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9e93de3a903c62c0
-#   text hash     6e3d5e988d49f18a
+#   content hash  da78ef90fe14b0fd
+#   text hash     1e5fc6d38a0d1525
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3a28f0d781cee377
-#   text hash     11b690b79c91e1ab
+#   content hash  c147e14899488816
+#   text hash     37bd1d42756e65f9
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1b6fe0c8b7a47634
-#   text hash     fcf29876a0aaed50
+#   content hash  9baa9a830c1c28a1
+#   text hash     a376fbb387052b54
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

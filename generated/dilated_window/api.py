@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e134b0e309746995
-#   text hash     a40b42568dd2eb0d
+#   content hash  baf1e78a5adea30f
+#   text hash     46cfd0cafeaf5702
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e1530806a2cb5113
-#   text hash     8960a37e90f0ce51
+#   content hash  4ee2e8d3ff3cbb7a
+#   text hash     4d25b04b714e9a6b
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b979753d8d0672a6
-#   text hash     f6cd3354910c2929
+#   content hash  e9fbc3ed649bc2df
+#   text hash     34272d18e252c3c4
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b16c98a8af91056f
-#   text hash     919b7f0eb9c6c530
+#   content hash  35b8849937291821
+#   text hash     e799dd6bef5841a2
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f2403ead4d52a5ed
-#   text hash     cb839c44d705e80f
+#   content hash  8f3c14df52cbf9c5
+#   text hash     851fb9d6c4b2c3c5
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

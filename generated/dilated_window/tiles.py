@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  64eb7f23d034ca70
-#   text hash     3bbb9f326d6ceefe
+#   content hash  c78256f168b2c83a
+#   text hash     89304f2d48aaa018
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

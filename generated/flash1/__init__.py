@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8dad118918a4168a
-#   text hash     06f0b50ddde8ec85
+#   content hash  010967fe2ccd38d8
+#   text hash     7a13133a2c0a6e5c
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

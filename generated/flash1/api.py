@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  29c2196233b5ca0b
-#   text hash     0059f7bfde8693bc
+#   content hash  5f1f8b4623c98f90
+#   text hash     e54e33417753ff24
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

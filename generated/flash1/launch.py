@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  462e468ccdce9f2d
-#   text hash     ea803a0d61b056ee
+#   content hash  41d3dd3254fe3cce
+#   text hash     070a1faf6d93c1ac
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

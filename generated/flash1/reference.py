@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0cc8aae116202b39
-#   text hash     171d4c4ad038c1dc
+#   content hash  ae3ab0632a0543da
+#   text hash     4a48e5b2d0d8edb5
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c21b7b2947f57328
-#   text hash     2fc6623c98c7813b
+#   content hash  d50e15ff39428e7a
+#   text hash     27d3dcd202588624
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d2c0d9124aad4e94
-#   text hash     110c4ff852c6501f
+#   content hash  8fdacfb9f0d5a85b
+#   text hash     accefeff1c31fc32
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

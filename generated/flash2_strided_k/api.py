@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bb05c7c3a3f07a55
-#   text hash     81a845efc5836a2a
+#   content hash  562ae3c628a595b5
+#   text hash     c7f8992de7a0e4a9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bae993d9fd6793d9
-#   text hash     9e12ee951a83824d
+#   content hash  bbd93bc52ae383dc
+#   text hash     b786b0c06a95b218
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

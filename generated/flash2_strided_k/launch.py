@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ff8f62909206b884
-#   text hash     212d225bd92a86a1
+#   content hash  d35efc09bc6bf4b2
+#   text hash     255aab4a087b89f3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

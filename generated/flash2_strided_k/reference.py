@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  dd853fe77c1ff365
-#   text hash     1e9c02e434d82275
+#   content hash  9d21392307454216
+#   text hash     0cc109cb7a3cca41
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

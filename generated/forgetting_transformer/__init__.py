@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5ac7639ecb6059c5
-#   text hash     c81ed65cf36592e4
+#   content hash  e9b530fd03e956c2
+#   text hash     ca9a089a6c5dfd7c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

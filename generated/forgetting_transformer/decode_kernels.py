@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3752661e765ace71
-#   text hash     abb9be37148289e7
+#   content hash  f5c6d4543c8e6f7c
+#   text hash     d7028f7d6a66617a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  48f49d1fa232caae
-#   text hash     e804f3f423105c48
+#   content hash  bd0dcc948dd376cd
+#   text hash     ccac14b0d5b6c50c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5e74ff378efe699d
-#   text hash     43c9d293d94f32c4
+#   content hash  33a9547b5b99be87
+#   text hash     8a2542c88c6ad3af
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

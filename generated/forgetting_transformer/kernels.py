@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ce58d0e5b51860d7
-#   text hash     782eda8c1f410ed9
+#   content hash  f27a673a2bceb939
+#   text hash     25200561194fd143
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e4a4c97d4a30d65f
-#   text hash     42af1540f44b0e9a
+#   content hash  dbd372f3e2f65748
+#   text hash     b3fe66ab88f51cfc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

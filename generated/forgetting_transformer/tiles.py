@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  88842598378f4b3a
-#   text hash     38d8734703fea612
+#   content hash  f73d7daecab17670
+#   text hash     6c94f779a739fd34
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

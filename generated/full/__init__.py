@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ffdffdc50856d2c9
-#   text hash     7f858abac9276de5
+#   content hash  0b7bb20cd091e074
+#   text hash     af39282217c52f1a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

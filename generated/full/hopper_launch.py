@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d0669ab533dc421
-#   text hash     cd2a7c8cd95b22e3
+#   content hash  32317d89e0a299bc
+#   text hash     f61671ba701a814e
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

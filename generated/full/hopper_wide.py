@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  46bed5aa415e5471
-#   text hash     a43048489ac41709
+#   content hash  04ffb5c9e85483fd
+#   text hash     6dcca7dfe1d91a01
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  afe8e7b97487e9a0
-#   text hash     e09520f109c48415
+#   content hash  d8b3807018d56114
+#   text hash     c80a1f367539037c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  aa423d34d3550610
-#   text hash     5f9097141d4083f2
+#   content hash  8607c594eb84b94e
+#   text hash     9ceb36322691a453
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3668a8d180a6c5cb
-#   text hash     ccd62911d6a45ef3
+#   content hash  47fcd087ffc1a8c7
+#   text hash     8b5cd8ada6ec0bf9
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  67c4af4935a3650e
-#   text hash     1cdb72f5b2b5857d
+#   content hash  9bab818716366df7
+#   text hash     b3975082b4887e56
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8713825cb717016d
-#   text hash     3d0f1e81ed77e4d1
+#   content hash  86ea9178c37d1545
+#   text hash     715a04500ed1a14d
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f2b174825d6d8db7
-#   text hash     37a2d8bef0116cc0
+#   content hash  0394b42d414c9827
+#   text hash     1f109987dcc60ac8
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

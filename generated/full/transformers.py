@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  814b46f6edd38243
-#   text hash     d6f6b617c2eb32a3
+#   content hash  3ca3f196ae26a2b6
+#   text hash     33a7527e2737b83b
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c7c98ae5836998ce
-#   text hash     bbd2668123564a65
+#   content hash  0d1ce0c8b858e3ca
+#   text hash     f9bd20e14bdb5d48
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

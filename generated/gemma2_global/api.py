@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  86af8f2d6ae14d8e
-#   text hash     ad8e317a64aaf620
+#   content hash  9b229e58c2214e38
+#   text hash     aa6a647e3487fe74
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

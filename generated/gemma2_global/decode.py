@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e2ae714e7ac4cca9
-#   text hash     2891da0b5263bc0f
+#   content hash  69bc8be2ad8757d0
+#   text hash     6eade04ab6143548
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

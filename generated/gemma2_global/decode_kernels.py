@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1e41bdaf576295fc
-#   text hash     5122b40057b7b893
+#   content hash  72e262d442480ab0
+#   text hash     fdb4f9ab9130dcfa
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  caf2091f4af3b9f7
-#   text hash     bec924ba1cdf0f51
+#   content hash  14baf278b733167e
+#   text hash     36b76920535729fa
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

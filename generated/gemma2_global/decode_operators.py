@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  db90d13d9891468f
-#   text hash     78577e3040b856b8
+#   content hash  7db9bd4cfadf56a2
+#   text hash     d297ecae7fe9fec0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  26335e36e4d5fc65
-#   text hash     55c1a0dde217db00
+#   content hash  9aa0d66c85795783
+#   text hash     2547db9f0e561285
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

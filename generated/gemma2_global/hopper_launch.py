@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  af6da840e6cec15f
-#   text hash     f25d125ee0d48578
+#   content hash  3a95cffa6bcd7602
+#   text hash     454a7b29d0569309
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e387bb752adfcc10
-#   text hash     ac6aab371dc81941
+#   content hash  72111f52e00e2a71
+#   text hash     54cdc16a7c9fb388
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

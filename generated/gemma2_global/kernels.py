@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8b5bacdbb3cc9936
-#   text hash     7eb0bab2b90828b2
+#   content hash  65971d6b6190701c
+#   text hash     296f0e3869e0f579
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  254c5c939eb7b39a
-#   text hash     0fb57b39be60a487
+#   content hash  ce3d08f4051fd60d
+#   text hash     151fba3762da1387
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

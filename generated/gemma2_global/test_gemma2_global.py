@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  070fdce1c5445a50
-#   text hash     6caf30e0b0548980
+#   content hash  a4c2aa096d69558d
+#   text hash     2c50f00486bc9672
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

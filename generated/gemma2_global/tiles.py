@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  71d3359208fd9afa
-#   text hash     1b40e7aa1b6e569f
+#   content hash  a975b8e513e4e3fa
+#   text hash     8301875c3ecfde3d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

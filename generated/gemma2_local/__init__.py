@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c61ae9eedb6aef76
-#   text hash     dce147c61f56c4bb
+#   content hash  f14cd3a46d581681
+#   text hash     1655ff1305db3c97
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d27886b700af5be3
-#   text hash     a4d7ec9f68f368cb
+#   content hash  7c8bee9196b7969c
+#   text hash     af161e82d335be4d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  60900abdf2e5de6d
-#   text hash     68d1b6265d4c0920
+#   content hash  32695e5afa59a622
+#   text hash     0189333e87f70438
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ac69380482af04f6
-#   text hash     de0c74c2d6a150b2
+#   content hash  60aab7c053be37e0
+#   text hash     92943f9c5ab9f3d4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

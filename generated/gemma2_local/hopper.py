@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d7ba7ef82be81918
-#   text hash     731063adc6f31096
+#   content hash  7fc4e08f9fc80efb
+#   text hash     3e4c7a3f22e2c109
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

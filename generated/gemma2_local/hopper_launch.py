@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a13125368a3ea7c5
-#   text hash     f2ba4c7f71d8622d
+#   content hash  b8ea667235e36f94
+#   text hash     3c425f079b9e4440
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

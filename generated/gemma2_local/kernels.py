@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7504fc8950f5889a
-#   text hash     199f79e8b849ff03
+#   content hash  cadfe2c44af90dee
+#   text hash     99f13c6299badcdc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

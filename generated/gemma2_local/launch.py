@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f8cd5a95a7a1b856
-#   text hash     b47a4f4dee2d2cc4
+#   content hash  906b9250658c444b
+#   text hash     d2e657971ab361c8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8509a5584c7ab5a4
-#   text hash     10f41bbb0b521e4d
+#   content hash  89b6d03a4ee9dba6
+#   text hash     b68dd5f56b8bba88
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  569cd3d504dec91a
-#   text hash     69e613434aef92e6
+#   content hash  c8296341c9181e3b
+#   text hash     a671c663e40a93ea
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3e5fd7d091828a6a
-#   text hash     6cd3c07cac25c406
+#   content hash  958ebc8aa13adabe
+#   text hash     3e3d25256fa97b5e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

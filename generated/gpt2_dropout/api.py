@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4b2cff0865407230
-#   text hash     891996aa9600e7c0
+#   content hash  a7dac723a56e27f2
+#   text hash     3fbe12d61943e94a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0312acba540f5371
-#   text hash     5d4124d5e4b2ea0f
+#   content hash  f2e1512e889090db
+#   text hash     60e74e129835ba34
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

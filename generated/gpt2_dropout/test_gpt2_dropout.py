@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b7bafe25ad1c95a4
-#   text hash     6d7ac34609db34db
+#   content hash  cd5f5f8172c7e095
+#   text hash     2a149ae4e7c1975e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

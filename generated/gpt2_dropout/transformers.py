@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7e3b5cda239f126e
-#   text hash     9fbf8acd5b857820
+#   content hash  7eab6ab05cae6651
+#   text hash     294a3128459b3466
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ce17cba263db153f
-#   text hash     6f2a624de754779e
+#   content hash  b5d1ecf960f1cdcb
+#   text hash     71c3ea4d63781704
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  418e3aeb5e10aa60
-#   text hash     8ce42265fdaf32ce
+#   content hash  89e5ae5f4fe887a4
+#   text hash     eb33f4b95b649fb6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a0a61403264d3ca0
-#   text hash     8c121890ded9d9cb
+#   content hash  60ac3413bd651bf9
+#   text hash     49406049394b0416
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3464085c19a1b48f
-#   text hash     a616537c12f5fa40
+#   content hash  6e9933c0cd060562
+#   text hash     5c0427906281b188
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  dd031638d7135527
-#   text hash     5a84b54ff4c5c9fc
+#   content hash  de1a49c60685713c
+#   text hash     7249941d404a3c7c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

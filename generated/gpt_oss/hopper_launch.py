@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  edf4b6a3163c32bc
-#   text hash     83347fb4babc34f5
+#   content hash  d9711acc69d26a6b
+#   text hash     3719f58b30a43796
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c3e702519b378cfa
-#   text hash     311054f3c1addd17
+#   content hash  9205a7cccbb70852
+#   text hash     c3f7025baf192b45
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  78da3f4c5f5d094b
-#   text hash     d6499466864f68a0
+#   content hash  12b3a99ea9036623
+#   text hash     b1c0722bb0785e7b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aa287f0664487cf9
-#   text hash     1caecf24aaea3989
+#   content hash  a8b70aec7a1d67db
+#   text hash     59af62be862f6fec
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

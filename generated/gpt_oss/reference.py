@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4f2292bdacce64a6
-#   text hash     de62c3fda59f9b7a
+#   content hash  d797171b0d5bc0ed
+#   text hash     8dde717d76860be4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8b4cb8c24697d236
-#   text hash     e58e18d11f47b5c2
+#   content hash  ee05a157894e9116
+#   text hash     7856723031504f36
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

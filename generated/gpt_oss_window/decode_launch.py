@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  007359ae193914f0
-#   text hash     6597442697c29605
+#   content hash  810802b03d43dd44
+#   text hash     1aa78ef3bbbad991
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  01ad978202705d92
-#   text hash     2b217cc4a27ed930
+#   content hash  3945d0dbf5886283
+#   text hash     86b5433b4d78a928
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f27be7b1a0056c39
-#   text hash     2bae4c95f74be748
+#   content hash  3ecbacb435f03121
+#   text hash     ab149fffe762a213
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

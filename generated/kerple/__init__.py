@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b73009834a0e9b5e
-#   text hash     e7c470f07c49fa6c
+#   content hash  6dfc3b1eee5e831b
+#   text hash     ca2709675102ae86
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  72f8c7f8a01abbac
-#   text hash     3731937bf4a8cf9a
+#   content hash  d0c115d94db6fc8f
+#   text hash     6a3cd56642436393
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

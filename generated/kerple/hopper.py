@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7d780776f0f6787a
-#   text hash     8ea3d9fe1cbb52b3
+#   content hash  607bcacfeff47625
+#   text hash     e21fdc23773f3eec
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

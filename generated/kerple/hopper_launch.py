@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  aa421ddf79760bcc
-#   text hash     f07fa56807808108
+#   content hash  dc61447bddef2ed7
+#   text hash     48dbaab37fc24927
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4bcb3b536c820751
-#   text hash     8ac0a2a2c2c3dcea
+#   content hash  886f7aab0a2c54c8
+#   text hash     854c4550b10e37f3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

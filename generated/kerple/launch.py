@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ab0a0358c224e015
-#   text hash     705d7a3554bc0d8c
+#   content hash  21381a9c0468cf14
+#   text hash     0119e2b2105b812c
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

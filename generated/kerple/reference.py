@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9b67bc9dd57ee93c
-#   text hash     6cd684ef7ec3daba
+#   content hash  db3ea9f1dd617962
+#   text hash     610ebb58b5f31e18
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

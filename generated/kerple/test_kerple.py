@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3b1ef6b9f981e6c5
-#   text hash     7a5cd9b9fda8f151
+#   content hash  3d8d50f3402a15e9
+#   text hash     f24d0eaf54c909b6
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

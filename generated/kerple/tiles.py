@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2e4aacc9fe5d5793
-#   text hash     aa51aff7868145f4
+#   content hash  b8ff7cf497d0d7bd
+#   text hash     56d9b90b3d96dfe4
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a5859cf0e5125fdd
-#   text hash     c1f8dc4f325467a1
+#   content hash  ae6facc1cbb20f15
+#   text hash     005eb85ab87e148d
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7641d1228b46ac02
-#   text hash     3e573dda55bd5c95
+#   content hash  0a05ea0eff1055ed
+#   text hash     c87768e5d0bbe8be
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  af4084885592ce55
-#   text hash     a8d08e9c7f99b5f0
+#   content hash  badbb0153d8d206b
+#   text hash     060e30445821a7a2
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 

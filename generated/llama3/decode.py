@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7f1941028c60aea9
-#   text hash     9dbe6899269e5337
+#   content hash  ae9e1f2eabb105b7
+#   text hash     afd186e6201a7d27
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bbbd48b86a3a1586
-#   text hash     c930a79b5600c5eb
+#   content hash  abe8622164534c6a
+#   text hash     a948b0ba08c78804
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f47b681e5612ccc4
-#   text hash     a256b74c8fd9467c
+#   content hash  69b57584c4eecc00
+#   text hash     d57f6aa74f5e3aed
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

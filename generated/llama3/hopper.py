@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5ee743010cf1c17e
-#   text hash     64b6dbf8b639fbcc
+#   content hash  1abf836b7f4e6c64
+#   text hash     d17577c863d6820d
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

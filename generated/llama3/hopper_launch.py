@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  43c87dc6c1176dfb
-#   text hash     f854c3e12e94b36b
+#   content hash  76ca1358f8712e98
+#   text hash     336afa50a5059c86
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

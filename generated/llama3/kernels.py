@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  95debb1c470a2bab
-#   text hash     d6c678bd143a9375
+#   content hash  5364a4c0571c8d4b
+#   text hash     e8217b7c3375aaea
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

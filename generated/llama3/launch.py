@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c017b49690c7843d
-#   text hash     4c9ee3a63c501d30
+#   content hash  5d3218430a9e7218
+#   text hash     61138fe4269f6e58
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  61a0773482444edc
-#   text hash     c40430f9e969b8f4
+#   content hash  547faeb9ad34a0cd
+#   text hash     81cd1d3b52bfd787
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

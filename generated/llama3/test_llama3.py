@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  93249f787870ada5
-#   text hash     ce9528b749b4d6bf
+#   content hash  13909679e8839a0b
+#   text hash     6b4da0bcad312245
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9d382998e091f1ec
-#   text hash     0ddea46130b954b5
+#   content hash  673af61ed0852e2d
+#   text hash     9e8f0e69f1d4badf
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3e6711456581ed6f
-#   text hash     8bd2fb46f9601d84
+#   content hash  fcac0883c8ecc4cd
+#   text hash     441757e2d3d31594
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7a5989713adb0710
-#   text hash     0b95f05f58cf3155
+#   content hash  8cec43e4015ccce4
+#   text hash     f8bb3ae4e6a409e6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

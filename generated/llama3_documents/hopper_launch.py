@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9acf5fff0b5f7c43
-#   text hash     0fbdf7779cc4da07
+#   content hash  27feb799a164f18f
+#   text hash     7d99379190c62e09
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  00f7026bc20dd9d4
-#   text hash     75bb880844d6b2da
+#   content hash  55858263507db5e6
+#   text hash     1de0860d2301361e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  78d8169c9c2d5b80
-#   text hash     42f5b41af3d78693
+#   content hash  c13d7542b55b16a8
+#   text hash     9298c6d5767913f2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  172c029d3be02f4a
-#   text hash     e4511ac26240c880
+#   content hash  093427ae0e8ebe20
+#   text hash     734ed0200bf7e4fd
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  08eb3f3eac5c9192
-#   text hash     1c60cd72bd2c378d
+#   content hash  0c9867e0061933fa
+#   text hash     56fe43cb3b0c9d08
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  77f187636358d567
-#   text hash     a54723193e5c6ced
+#   content hash  05dcc807b251bf53
+#   text hash     97fc29abfe1e3dd8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

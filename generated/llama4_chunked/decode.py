@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  52f185050bc514cf
-#   text hash     5e0e5f2856a79a46
+#   content hash  4e30a733d70040ca
+#   text hash     07f7458439c31788
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

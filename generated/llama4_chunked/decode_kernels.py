@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e3498cd126d255df
-#   text hash     1e4714064e78fd4b
+#   content hash  a0a9e4d14b897aba
+#   text hash     6cea12327607e2d4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

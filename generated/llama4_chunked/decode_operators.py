@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  41342c4685813e4b
-#   text hash     98a99a4c54f47f9f
+#   content hash  1d65f368a1c25e76
+#   text hash     9e8a273b8b83233c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

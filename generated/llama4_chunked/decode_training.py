@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ec54d3eb872b2e62
-#   text hash     b4019aedcc0d79dd
+#   content hash  a5102499868e1b99
+#   text hash     2bbdb0883f5a952f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0c0d23ac0f91d1b7
-#   text hash     22ffe668d75ffe19
+#   content hash  06ab821ff03fbaa9
+#   text hash     df8ee24f19dd1163
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

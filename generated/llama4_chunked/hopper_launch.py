@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  67cd63874096a167
-#   text hash     21e24a480a916b0d
+#   content hash  4fafba03174f12bf
+#   text hash     3d3bb6f36a7166ee
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

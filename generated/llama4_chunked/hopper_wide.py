@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  175026852f8701d0
-#   text hash     ef3c2e77fd6acb3b
+#   content hash  ff721098e17c7d33
+#   text hash     aba3035e426fc22f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

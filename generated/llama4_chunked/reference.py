@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aa52e8476cf369a4
-#   text hash     fbf11e5b5483b5c3
+#   content hash  5bca81793b0948a0
+#   text hash     a7ec82abfe99e697
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

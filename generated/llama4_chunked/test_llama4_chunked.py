@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2271e2620be11fbc
-#   text hash     f3e26df2dc3f6045
+#   content hash  9367d33853314e35
+#   text hash     e82c4114e1769b7d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  24f7beeef1ca135b
-#   text hash     50d60d99f3dd0b56
+#   content hash  fd28cd9d5ac3b9a4
+#   text hash     19fecb578f0fe85b
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

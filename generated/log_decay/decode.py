@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1005816e6d80cef7
-#   text hash     17ff9068b37dbafb
+#   content hash  091e822150cad8f8
+#   text hash     5b1f8dc5a6e3f962
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c7eebf0effd291c0
-#   text hash     0dd8024ad6992783
+#   content hash  a76b594198274217
+#   text hash     67a604dda1bc3902
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c7bef6709608e0c3
-#   text hash     9e473b4f554dd95d
+#   content hash  b3abd0c82e4811e1
+#   text hash     b55db9ab5da86b2f
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

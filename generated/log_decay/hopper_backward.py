@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ea94e893b0435d56
-#   text hash     e41dbcd7abe26190
+#   content hash  3237bc0c91a16796
+#   text hash     9b820601a827bd99
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  799633eacfba67b1
-#   text hash     fc49a9ef9f9c0c6e
+#   content hash  8ad36dc6e540e452
+#   text hash     e202433a66fbc032
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  040970370a4d49bc
-#   text hash     dbca145ff296b42c
+#   content hash  edc47a225bb6858b
+#   text hash     1e88ad43a27ea5c3
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1dca01808b9663bb
-#   text hash     b3d74dff24d243f3
+#   content hash  4f585037447f6e44
+#   text hash     94b19f5c56e5be9c
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e7cd761842c9bd38
-#   text hash     2f566d480b0a1892
+#   content hash  e051225387fe198d
+#   text hash     d08d2320162f22a6
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

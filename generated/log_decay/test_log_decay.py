@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2e4ec5d5e751c68b
-#   text hash     2c8a9b024835a76f
+#   content hash  53faae6f0b952f5f
+#   text hash     231ad7aff2c5c5dc
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

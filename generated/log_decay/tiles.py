@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9e704773c0017697
-#   text hash     66083d4f08107466
+#   content hash  44964a5fe6389b1d
+#   text hash     2c6e113770334295
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6deea74925c48540
-#   text hash     2cd89558940b2ff2
+#   content hash  3f2062b646f6f81a
+#   text hash     bf7860548babae9f
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

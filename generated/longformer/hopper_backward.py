@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6f5c70bc96fbdb70
-#   text hash     12ea1ce8d8d0778f
+#   content hash  2bb72944fbbac1e9
+#   text hash     72095497bc480916
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

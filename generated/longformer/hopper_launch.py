@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b57773b56a02ccc3
-#   text hash     95f5f70ac6b2a1a1
+#   content hash  7caf4986787b60e1
+#   text hash     f37985fa4a3f8ede
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8e061d12dc5f32db
-#   text hash     313427b90cda0e4b
+#   content hash  5bec8c0dd8c7cd10
+#   text hash     9d6d59b1a3fdfe97
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  09dd51d4e3e63fe8
-#   text hash     951aaec25c126cd7
+#   content hash  5089ea5d86e63910
+#   text hash     2b9bae457fc6cd45
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8581884e1bda8504
-#   text hash     2a524311fd57c912
+#   content hash  74491c27936f5164
+#   text hash     b3d2383b2dcf96d5
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

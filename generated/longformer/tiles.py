@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3730089e1e723656
-#   text hash     79ee547e8369b4d9
+#   content hash  15d2aee713a32b7f
+#   text hash     d9a09e71202285a5
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

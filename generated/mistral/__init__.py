@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  94cb40b06e119eca
-#   text hash     6131e630a99d1d9f
+#   content hash  00cba75a3cbab573
+#   text hash     bc7ca2ed703c004d
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3ed2adcb6cb536a5
-#   text hash     32c6c99330f8761a
+#   content hash  0c982729c592214b
+#   text hash     75b1fd0052c27f4a
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  27f76bdf4fa05273
-#   text hash     7e410ee20805593d
+#   content hash  bee4204464e0f942
+#   text hash     5b640a5ffa24101d
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  46c47024b1d6b208
-#   text hash     a2ebdb6ec718dfcc
+#   content hash  c46c10ab04bb5b8e
+#   text hash     2a8191d34701a3fe
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

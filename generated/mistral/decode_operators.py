@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  67d50b5c8e187436
-#   text hash     2a62cb2cdf4ee98f
+#   content hash  a4ad23ea592e612d
+#   text hash     288c38b2fee8f27a
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

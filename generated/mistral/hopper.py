@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  25bb051e5bdcd83e
-#   text hash     43609ddb385e2ee3
+#   content hash  45c0ecbbce4dfffb
+#   text hash     6192c009c3779eb2
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

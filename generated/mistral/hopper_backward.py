@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8869a6f10e84920e
-#   text hash     2c1aa9c700cd3684
+#   content hash  734cefe984243ec5
+#   text hash     3e2bcaaec161f10b
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

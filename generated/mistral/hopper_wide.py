@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c069c9eba93e18f
-#   text hash     d889c885dab48a3f
+#   content hash  9f591d144fdd9cc1
+#   text hash     d4bb657db2acf126
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  349ab030aed2bc9d
-#   text hash     85155be17a8f3b48
+#   content hash  d12815bbba787301
+#   text hash     71a0e14f1c3f4851
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  026514f21d26bcd3
-#   text hash     b718ed29d21ad4d1
+#   content hash  f680a15e5126cda2
+#   text hash     55b88690e19fb40f
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

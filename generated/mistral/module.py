@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  44e01744d5757e11
-#   text hash     e1f8e2fbfb715d36
+#   content hash  8eb0093622a3b673
+#   text hash     baf19382e7edde97
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

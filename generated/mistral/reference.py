@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f5acf23c920f263e
-#   text hash     3f1741dae3db1b93
+#   content hash  d6324b3527b3bf0c
+#   text hash     adb3af9977cbfeb1
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8c1a56b52b4fc7b5
-#   text hash     ce40a2ad7e53ed1d
+#   content hash  d4010eea946e6189
+#   text hash     7d8df66d3e0573a8
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2e39312d4a6e803e
-#   text hash     8dcf485f1775c8c5
+#   content hash  a4fbce0d705b7038
+#   text hash     02053147b24ec39e
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  20018f35e600a260
-#   text hash     6569d4e485028fef
+#   content hash  e8199b661b81afac
+#   text hash     f0fb1fbcf501d976
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b5f0db45d941bef
-#   text hash     7fd5a46008e299a6
+#   content hash  8d335252fe2b8eba
+#   text hash     70634c7980962c43
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

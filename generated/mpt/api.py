@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  143ee1ba5525c5a3
-#   text hash     0686be9c2c0f7e85
+#   content hash  97810035e2367976
+#   text hash     4bc3b42de47b6c0b
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

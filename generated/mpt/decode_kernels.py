@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6cc46941c9f141e9
-#   text hash     0cc4f51327490d59
+#   content hash  0b3c4e2876d0b866
+#   text hash     c486d7ad8cc0147c
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f1021e1ed4f2a746
-#   text hash     dde801ae22eb4d67
+#   content hash  db9c31b7697387e1
+#   text hash     7bce0c1d645e85bb
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

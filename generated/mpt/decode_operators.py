@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2b73cec71df82271
-#   text hash     224edc39c73b6be2
+#   content hash  ccd7e1ebaeac0ba6
+#   text hash     392231267d1b7411
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  eea30661de5f4588
-#   text hash     7e8750ad6c2220a3
+#   content hash  4e82f97ca52f4b69
+#   text hash     b0c6a73d3274558e
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

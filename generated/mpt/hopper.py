@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  48c1f7b14ddbe68a
-#   text hash     e1956a6aea2e9149
+#   content hash  2ffe90e089696db8
+#   text hash     c9e4cbbb00815e97
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

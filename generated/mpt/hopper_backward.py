@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f4884da0f812d34f
-#   text hash     bb191efe73b2f8f8
+#   content hash  80e193f5788a570b
+#   text hash     36ed37bb28e9c2cd
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0053d0a5430b1f0a
-#   text hash     ac172d671f679b41
+#   content hash  e1b60b78bbbe99c9
+#   text hash     077782cbe800f5b2
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0d8c42f1a6aafed5
-#   text hash     3c929d054b919622
+#   content hash  04159884128f6498
+#   text hash     8d7e66e9a0856424
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

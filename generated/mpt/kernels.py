@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c800af2908df209a
-#   text hash     5868f3e0c64165fb
+#   content hash  9259386e6dfa25ee
+#   text hash     5105a725f1cbc4d1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a07cfccbcbe71ec6
-#   text hash     3c142b721b6ac343
+#   content hash  ee1a0c857157c4df
+#   text hash     a750509ec128fa8f
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e3dd080caea09200
-#   text hash     70f43bf73c99dacf
+#   content hash  0ad2911d0c7e7fcb
+#   text hash     54952722e1234dda
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

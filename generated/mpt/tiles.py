@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ebff43fab437510b
-#   text hash     f7b63462b3918356
+#   content hash  cbeb899bb2a5dd6f
+#   text hash     ac04977c2fc20a74
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

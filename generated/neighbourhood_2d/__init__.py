@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  24258f17c04967c5
-#   text hash     38f10ff6321fcc48
+#   content hash  9f30d7b5bd0d074a
+#   text hash     b0392d2ed4ce2a82
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ccd69a42849584b8
-#   text hash     6230bc45ca0da583
+#   content hash  8e02b7b3e6bd6f4c
+#   text hash     9522daa1bee1ec58
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

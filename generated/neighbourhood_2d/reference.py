@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f9629ff158bb3d17
-#   text hash     7f0b64963234c9df
+#   content hash  7c6cf3e515d79178
+#   text hash     08c8659204377b4c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

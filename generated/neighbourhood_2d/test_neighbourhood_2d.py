@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a4f1a1c1cfd630da
-#   text hash     27884f13c628b6b4
+#   content hash  9fbcb11ddf157b8a
+#   text hash     55825b568e25fab8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

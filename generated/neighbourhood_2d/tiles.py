@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e03aab518d0e23b3
-#   text hash     4d660a97c63e6b53
+#   content hash  26a16e5cc834fcf8
+#   text hash     f96fd8d4b735162a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  378c6b6ef7ea173c
-#   text hash     879f797ce43d3290
+#   content hash  66e9c8c097b4bc86
+#   text hash     91c4afd8db8b5a5b
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

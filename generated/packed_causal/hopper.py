@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  006b8156b148131e
-#   text hash     9894fbe6b0eb4cc9
+#   content hash  5a2542c878b193a5
+#   text hash     c0ec4f182fd5c49b
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  37078d1e0f2e6262
-#   text hash     65ea3668fff5efb7
+#   content hash  3f829ca422f725ba
+#   text hash     1a60c3c7336e337c
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/ranks/ranks.py.jinja
-#   content hash  f348fcd0a1eeeec7
-#   text hash     bde3c88fd84f750c
+#   content hash  fba6e53a8a0b9ec2
+#   text hash     4103de82a8293c9f
 #   render with   attnforge render SPEC
 """Tokens that the ranks of a process group share out: each has a part of them, and the keys of all are gathered."""
 
@@ -34,10 +34,9 @@ class Parts:
     def __init__(self, group, zigzag):
         arguments.as_bool("zigzag", zigzag)
         found = True
-        # compilers know of no attributes of groups
-        if (
-            group is not None and not isinstance(group, dist.ProcessGroup) and hasattr(group, "get_group")
-        ):  # a DeviceMesh
+        # compilers know of no attributes of process groups
+        mesh = group is not None and not isinstance(group, dist.ProcessGroup) and hasattr(group, "get_group")
+        if mesh:
             if group.ndim != 1:
                 raise ValueError(f"group: expected a DeviceMesh of one dimension, got one of {group.ndim}")
             found = group.get_coordinate() is not None
@@ -202,13 +201,13 @@ def _gathered(parts, inputs, terms, queries, keys):
     for name, along in inputs.items():
         x, rows = found[name], queries if along.query else keys
         axis, per = along.query or along.key
+        if not isinstance(x, torch.Tensor) or x.dim() < -axis:
+            continue  # left out, or `attention` tells what is wrong
         step = parts.count * rows // parts.pieces
         if step % per:
             raise ValueError(
                 f"{name}: expected stretches of a multiple of {per} tokens, as so many have an entry, got {step}"
             )
-        if not isinstance(x, torch.Tensor) or x.dim() < -axis:
-            continue  # left out, or `attention` tells what is wrong
         _check_size(name, x, axis, rows // per, "this rank's")
         if along.query and along.key and x.dim() >= -along.key[0]:
             _check_size(name, x, along.key[0], math.ceil(parts.count * keys / along.key[1]), "all ranks'")

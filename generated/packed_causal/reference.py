@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f131d0199423b90f
-#   text hash     0ee8c12459032444
+#   content hash  63e302a4fc94a12c
+#   text hash     3166c12729a32dd6
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

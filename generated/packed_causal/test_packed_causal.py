@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  55e64d4e5e94cc1f
-#   text hash     5b5868ea1af09d78
+#   content hash  13780dc648921c15
+#   text hash     786d4c2ef4470c4d
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

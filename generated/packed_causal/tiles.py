@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6d576191a849af2d
-#   text hash     aca0026e1bd7bbcc
+#   content hash  6a413ab597437f05
+#   text hash     a8f7262a3880911d
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4a678b88f72c6a6f
-#   text hash     c85a1adf3bfe45fa
+#   content hash  2213500c3696e7a0
+#   text hash     aab1df2e9a99b5a0
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

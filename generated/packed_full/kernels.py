@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7b32dec4c8799db1
-#   text hash     ffd620ba0dfeefb9
+#   content hash  5b3bf714e44358a5
+#   text hash     c8cd74340756116a
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

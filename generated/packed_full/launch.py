@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c5e4e64c35c5fcae
-#   text hash     60eac6061c490dd4
+#   content hash  e27a361e251f69d2
+#   text hash     9bcd62ad0fa8183b
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6a9b1080c34e1206
-#   text hash     c8fd85bc1af7752e
+#   content hash  de8e0274dc123793
+#   text hash     52ba1dce68ff638e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

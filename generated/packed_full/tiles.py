@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ad0dfc669da83c72
-#   text hash     4bff809242883212
+#   content hash  e0c934a7b03d3edf
+#   text hash     9250e7f2bcb305ea
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b97ca0ff79d578ad
-#   text hash     10179eac7fd63c9b
+#   content hash  372d5351921c377b
+#   text hash     56a11cfbcfd37a90
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

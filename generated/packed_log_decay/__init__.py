@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  df603b12ef40bb54
-#   text hash     ce0c6d0306fe0027
+#   content hash  a4233508bc07b1e1
+#   text hash     53085619242c7273
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

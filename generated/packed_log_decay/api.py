@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  084e06948ea7c7c9
-#   text hash     96089f5596cdc4dd
+#   content hash  da6d50243596e01f
+#   text hash     d359d3fbb1012d8d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

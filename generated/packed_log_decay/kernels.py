@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  803253f9c9b684f8
-#   text hash     35fb37fa64e360ef
+#   content hash  3f4e09a001707538
+#   text hash     62c8f111c4ff9b1e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

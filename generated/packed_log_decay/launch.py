@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6ed7eb281618d2ee
-#   text hash     cf5ef0d8623772bd
+#   content hash  74a5b3b563b40893
+#   text hash     7c57d6865a4c5b6e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

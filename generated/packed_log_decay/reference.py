@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6b70fd3968463106
-#   text hash     c64a865438a1ab9f
+#   content hash  e22e64cc3f18c31d
+#   text hash     83598abb92f8b65d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

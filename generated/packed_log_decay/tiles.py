@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2854a07970d4d5e4
-#   text hash     f1784132cfda953c
+#   content hash  e7ab48a7e7cc0bf7
+#   text hash     31a83ba367843ed4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

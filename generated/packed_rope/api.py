@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  692ccd775f3a1cff
-#   text hash     78cf8542d578dd27
+#   content hash  10ac3e85b6d490d9
+#   text hash     34226b28a2e967b2
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9485f058ff1ad4e6
-#   text hash     55bfedb2fab6d389
+#   content hash  fbce69aa380e3eee
+#   text hash     c7d11e15c029a305
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6a8f3e1d7b3e4129
-#   text hash     2dbaeae651ffd210
+#   content hash  68ca9f473af9ff9d
+#   text hash     491d46399a3bd65b
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

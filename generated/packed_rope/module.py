@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3533c1cb24b9dd56
-#   text hash     c2fd6996e186183e
+#   content hash  ef3642bb014c1d4f
+#   text hash     056df0998c581596
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

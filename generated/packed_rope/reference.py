@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  351de4ccae2da988
-#   text hash     ff388f049d0a5885
+#   content hash  0d283d9dac5c91f5
+#   text hash     4613d680f68dbb8a
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

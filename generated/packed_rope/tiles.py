@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  54cdcea96887e42b
-#   text hash     f423d489a9117720
+#   content hash  47062a1f40626705
+#   text hash     5f0e6d9ed0fdb207
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

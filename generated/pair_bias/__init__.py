@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5ce141a5048c3ba3
-#   text hash     fd2e085c1e75965f
+#   content hash  d30900f63d1f39ac
+#   text hash     43a5ee34de2dfd44
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

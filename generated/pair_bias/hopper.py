@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4e4f99935e8f55b5
-#   text hash     c21f91cac02e9bea
+#   content hash  613ab8199df6e0c4
+#   text hash     9cadfa4ae2bfb4d5
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ad59ab42f1f0e061
-#   text hash     56e538d67149faed
+#   content hash  63074145886fa14c
+#   text hash     77e3a8c9c40500fa
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

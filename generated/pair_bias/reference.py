@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aaff78e839c8ece2
-#   text hash     a15f24ba4a831615
+#   content hash  3c60289bbf9acb35
+#   text hash     26db9763a0c26bac
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

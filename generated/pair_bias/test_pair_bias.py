@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  287fdbcee3048dda
-#   text hash     6ed7eb5384a50186
+#   content hash  a252e4cd7c0e0e5e
+#   text hash     66377f5687720ae8
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  083d69e4a0ad47c3
-#   text hash     b4c0183e5890eb1b
+#   content hash  331478ee1a1015e2
+#   text hash     5417bb3cdc0bd62e
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  51dfe32ceda6cd50
-#   text hash     b720d8d4a099cc20
+#   content hash  ca32acd2f5e2a004
+#   text hash     f67b09a5ede07e54
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

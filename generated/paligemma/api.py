@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1c3902da292202c7
-#   text hash     036db731cb3d27b5
+#   content hash  3b3be8419ba83cba
+#   text hash     840c154409cae67a
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

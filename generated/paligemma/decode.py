@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e1781504fecb417d
-#   text hash     a9d3a018f0d095df
+#   content hash  5b8de2cb4410f70d
+#   text hash     dc7a5392f3fac6cb
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

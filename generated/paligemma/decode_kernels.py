@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b3c935b48a3048e6
-#   text hash     88d642869c48e128
+#   content hash  c4f148ed4d27eb03
+#   text hash     c761966fc5761894
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

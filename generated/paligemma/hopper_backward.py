@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  69af94b16d609451
-#   text hash     04c67ffb0cc42136
+#   content hash  d1491503bef25fd6
+#   text hash     4c2c87ffd7815b1f
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

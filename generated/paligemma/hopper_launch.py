@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1a0394b660aec7fa
-#   text hash     86f4796eb999c2a7
+#   content hash  a460c247790e13aa
+#   text hash     ac382fdd62cdc604
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a1b0bd1c344e8e92
-#   text hash     9b7ad741b78b3dbd
+#   content hash  ea18c7b1691cebbc
+#   text hash     1a4f9e3e26d56a60
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1afe786f220675da
-#   text hash     50802ae8cd443ca6
+#   content hash  aaf8434810beef7a
+#   text hash     83ba7586607c6c98
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4e02f9d26e143ec0
-#   text hash     9df7a6aa7251e94a
+#   content hash  b564b812201c17e9
+#   text hash     6d1b18cbb724a73f
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2d4a4ceb64116b5b
-#   text hash     707dc82cd0e6f157
+#   content hash  0cedae78ce4e10a3
+#   text hash     8f5615d9ac0a0188
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

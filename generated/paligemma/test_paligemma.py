@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f3c88fcf324c9486
-#   text hash     da08b0d0f2305bce
+#   content hash  463cef12cc3db607
+#   text hash     c71cefacb17f63e3
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bb48f0e368fa2d17
-#   text hash     b7bc50473227a174
+#   content hash  abe9ad6dbc34e536
+#   text hash     2622553f91609856
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8a3e0ade7cd0ff47
-#   text hash     c68d35ff9f11f5a7
+#   content hash  011a796c27cdc8d1
+#   text hash     765aa1953d59f6d5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  779caa3bf30435f8
-#   text hash     eebeea05a856821f
+#   content hash  ac36090a2c3116c7
+#   text hash     33d6c04c87a3d87a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba6c7c4bae27b384
-#   text hash     c2e587bd67438e91
+#   content hash  ac8b5d1f625d9e9f
+#   text hash     861d67ec6ba7482d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

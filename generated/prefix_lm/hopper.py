@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  189a3c83679b9cc0
-#   text hash     f3a4a6e8315ce706
+#   content hash  35d7bc86fcb871f1
+#   text hash     e230ce4b9cc7c60d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

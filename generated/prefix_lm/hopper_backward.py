@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  23f8d70d3ce7661d
-#   text hash     6c2ace6a6856256d
+#   content hash  01fcd0c93f64c422
+#   text hash     d973639c5dbe479f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

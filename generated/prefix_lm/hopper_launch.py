@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b6733bd2651f9442
-#   text hash     eb84a7959620f7da
+#   content hash  8d38530ae18e9029
+#   text hash     dfc44940adce67a2
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

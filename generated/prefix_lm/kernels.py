@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ce0e2476e3a9c362
-#   text hash     09067ae9f5284f6f
+#   content hash  92c8e15de6314a37
+#   text hash     85a51446e601dbd7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

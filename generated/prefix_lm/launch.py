@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f4d952cd7ae38987
-#   text hash     eaeeb9850cf1f474
+#   content hash  a3a1f4f0df93d3f7
+#   text hash     93a42fcbb65ab556
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

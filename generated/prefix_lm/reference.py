@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b0c6a51f9499dd3b
-#   text hash     b71bd90e6aafa0ae
+#   content hash  2f7200f13fccdc37
+#   text hash     946e18bed87334f6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7205408abd4febf
-#   text hash     16996d1786adc080
+#   content hash  6a362852c00249d8
+#   text hash     9865108b70a0e85f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

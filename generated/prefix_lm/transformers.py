@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cccc63855e6987fe
-#   text hash     29838811be078962
+#   content hash  eb520fe8e0d1a3f7
+#   text hash     db380d066086ba6c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

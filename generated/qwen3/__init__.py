@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9b0b1d6f4b3b8765
-#   text hash     91ab5996de74a603
+#   content hash  35ae87152f3db6bc
+#   text hash     d86a73a184c211a7
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

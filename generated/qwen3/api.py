@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3a52840488361bba
-#   text hash     55cba1c52e08f142
+#   content hash  8125b852cab75713
+#   text hash     9c616bbb8829d681
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  046a63622ea85580
-#   text hash     aa167806d23198a3
+#   content hash  77d948b501e93818
+#   text hash     8eebb047ae9aff73
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

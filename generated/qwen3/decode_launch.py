@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  55da8cfe0792c455
-#   text hash     6cc0382cd6129c72
+#   content hash  ee4977d8a0afcdea
+#   text hash     e1e44515d2f88661
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  db1a9a1fd8d351a6
-#   text hash     2f5c8dcf55273555
+#   content hash  de8a1c8993e63912
+#   text hash     502c342d34356738
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

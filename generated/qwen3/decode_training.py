@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5bf8cf0c7ef4c2d5
-#   text hash     c5898f835900cf1f
+#   content hash  265a6dd95eb1d7e9
+#   text hash     c68da603201f7a8c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  833d601f63711f6d
-#   text hash     f884cbbcce64adab
+#   content hash  683ab682dc2cfd18
+#   text hash     9f1f08996e0649a5
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

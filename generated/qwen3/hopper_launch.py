@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  df3c26ba1f6f502f
-#   text hash     c48a017b37486365
+#   content hash  15d9bc5996ca913c
+#   text hash     bd8be736a2be28ee
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

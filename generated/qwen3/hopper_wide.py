@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a9de52abccc14514
-#   text hash     3da6e8e5db703e1c
+#   content hash  468b5e70a4f79934
+#   text hash     4e9636842b20a0a5
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

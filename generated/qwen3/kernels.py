@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0fe0a1e6ea484abf
-#   text hash     a44adb3fd3469cb6
+#   content hash  11aeb4b05056e55b
+#   text hash     8084161a6d438189
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

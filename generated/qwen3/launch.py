@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  98dd49bccc522880
-#   text hash     b6f0f9180d5dc6ed
+#   content hash  fcbd462fb75b553a
+#   text hash     5422bf170ec69fbf
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d7ba04f1bd101e34
-#   text hash     4bcd358c893feb57
+#   content hash  58b5253c4dc5b138
+#   text hash     19a5c14b11f35350
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  62a398225a54dbc6
-#   text hash     b1ba3dccb8994825
+#   content hash  cd4ae63213bcd698
+#   text hash     1d427c31b5d651f1
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  48dd0d84763a2ce3
-#   text hash     bbbac09cc45506fe
+#   content hash  97c3d0be03394139
+#   text hash     4bb575ffba8367d7
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a2d8de3ce845ed2b
-#   text hash     1b3a5560f8decd7c
+#   content hash  376fcc6faf5efbcb
+#   text hash     a1a8adcaf5f7924f
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f801b1242a788232
-#   text hash     14aa31c4ccc74a68
+#   content hash  f6f1392f51d24c5b
+#   text hash     c52df884ff29fea5
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a00e155adb818ed3
-#   text hash     3850245ec47292e4
+#   content hash  f22221f92f4059f9
+#   text hash     f210d6033c1a0e19
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

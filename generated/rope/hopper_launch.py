@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e845077021a277db
-#   text hash     c603f61bd77b5db7
+#   content hash  7831f8e72c9995b8
+#   text hash     71bf36f4820a05e6
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b2ba200f0269f585
-#   text hash     235e4618ac23d901
+#   content hash  b94cbcb5c4d6df4a
+#   text hash     36132e731f7bd605
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  02f49190368fe058
-#   text hash     dfdc8e0e994d1621
+#   content hash  4837cea8b47c39e0
+#   text hash     edaa9d4d09f11d5a
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5890fcb9c8f2cefa
-#   text hash     2d33bf00d9b0f9ee
+#   content hash  4f47bfdb7b3be381
+#   text hash     7d55eb4548f9be8b
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

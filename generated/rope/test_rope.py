@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5cf042fe54e8d0ed
-#   text hash     9d4b8063ecb07988
+#   content hash  723a8842ab9e4773
+#   text hash     1be62a44af874392
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

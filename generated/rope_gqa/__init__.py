@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e2100b14cb5d2000
-#   text hash     211fa5b7d34292d2
+#   content hash  7dd92380a9885a82
+#   text hash     8890eba754ae032a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

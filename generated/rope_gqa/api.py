@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  26fbb0e42f204c02
-#   text hash     8904875d221353ec
+#   content hash  3b805eff71eb5e79
+#   text hash     644d18e3f4208f26
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d08104c992656f84
-#   text hash     d50cc5a9b8301ffd
+#   content hash  44e97a9541173f7f
+#   text hash     aac8543e2c2a0f07
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9df47d60a9119537
-#   text hash     98827bcfe34fd8d8
+#   content hash  df626f370f8ea3e3
+#   text hash     4bc73b824513272d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

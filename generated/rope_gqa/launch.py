@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  23e7f91642244ed7
-#   text hash     58f4e2367548195e
+#   content hash  ce74bd667e79e7fd
+#   text hash     c212a3b4315a1807
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

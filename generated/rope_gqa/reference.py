@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  34eb15eb55dfba71
-#   text hash     107e317f385e5632
+#   content hash  28ca802b342dd245
+#   text hash     32069a5993148049
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4ebee8e90fd83cfe
-#   text hash     5aaefb9dfccc1898
+#   content hash  7da5a468447693a8
+#   text hash     13e453297d0a5c20
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c59b953ab4733dcc
-#   text hash     b67bf95d77ee6fae
+#   content hash  7b35459bf3fbaaac
+#   text hash     eba00b030aece6f9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

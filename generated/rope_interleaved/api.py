@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  108981686a2ee565
-#   text hash     8282c3e68a889baa
+#   content hash  4b2fb47b1832075e
+#   text hash     d97b0b68953b584c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

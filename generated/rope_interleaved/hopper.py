@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  86adc63b07ce227c
-#   text hash     07c1e02190e1c712
+#   content hash  fc6a62869b50cf44
+#   text hash     fe9f35c463f7e29d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6a150a46cc9ec1cd
-#   text hash     3223c6138df2e814
+#   content hash  f1f585fce2d38491
+#   text hash     1b9f624dd76b96f0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

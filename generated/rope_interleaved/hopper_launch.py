@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6a1fee2ad939f6d3
-#   text hash     8db75bc509f203ab
+#   content hash  ef088603d105af70
+#   text hash     46b2ef882d6ba85c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6c35928c1fa27d34
-#   text hash     3acddb60aece7898
+#   content hash  3251d5d1b0997f0d
+#   text hash     3f8ccc66f5afee6b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

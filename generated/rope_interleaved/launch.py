@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  72332af82dd441af
-#   text hash     a1635e65efdbc43d
+#   content hash  79d54ac38f0ab24c
+#   text hash     a0c72878f2ae8d9f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

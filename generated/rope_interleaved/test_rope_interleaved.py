@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f9cd3d83146b2a81
-#   text hash     33d8e5fc90902bf3
+#   content hash  cfe8a7b9c9c7f09d
+#   text hash     d2dca430ca313f62
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e07e3586a4498501
-#   text hash     299c867b533a130e
+#   content hash  65bb456d671e88da
+#   text hash     009dbfb52003a332
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9fac2470b2cefb2a
-#   text hash     e982fa4ba5f6470e
+#   content hash  8aee64ebb00e6e20
+#   text hash     5436ebfd6aed55bb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c947d995bdfc5d26
-#   text hash     bf05935121e8f1bc
+#   content hash  dd973d707fbaa4d5
+#   text hash     5c31362a65557261
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

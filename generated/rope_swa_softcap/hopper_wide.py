@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  52c4716c35eba761
-#   text hash     c99bc0a7d4d16a5b
+#   content hash  b8052461aa464481
+#   text hash     15c499aab97459d0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0f1bd11e6e5c2434
-#   text hash     3acdce0a1d6d3d19
+#   content hash  a0a573f961132ed3
+#   text hash     28f2ee6cdc05be2f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

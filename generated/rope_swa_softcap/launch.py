@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8c3a80c9af0d4860
-#   text hash     ee7dbb70941c604c
+#   content hash  25ab250a9a8d236d
+#   text hash     628067aec6c411af
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8f39e5a080bb23f6
-#   text hash     a535fd603dc7aa0f
+#   content hash  278f88b2e2013497
+#   text hash     0a587552fbf8b528
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c697f61db6e8a583
-#   text hash     642ad92adae868a3
+#   content hash  a9b5ea1a5f07fd52
+#   text hash     819bc8605b4978b1
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  677d245fd8f41927
-#   text hash     6f87a324c675d9c9
+#   content hash  6f3d35ded99b4caf
+#   text hash     233ca804764b369c
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e23845c01398d061
-#   text hash     e30d52bb155393e7
+#   content hash  f766745898437091
+#   text hash     0fdbea250cfbf7e8
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

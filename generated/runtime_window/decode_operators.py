@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4625e36e5fcc1d15
-#   text hash     6767b1c649be081c
+#   content hash  74d501d3741266ff
+#   text hash     fa79323a7579963b
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  071e43daa0b21f65
-#   text hash     da9e240c1c38c1ce
+#   content hash  c5b4c514ecb635ec
+#   text hash     e85707ed8d7177b0
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

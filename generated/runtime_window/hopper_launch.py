@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e7478c25558be32c
-#   text hash     dfc0b5b60f40b84f
+#   content hash  034acd8fcda8fb3c
+#   text hash     4975d80580a7bd2d
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

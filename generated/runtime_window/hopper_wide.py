@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6a1d484a69640ea0
-#   text hash     d469f3e9903ce030
+#   content hash  081cc388615d5ba7
+#   text hash     871caa79e65bfc8a
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

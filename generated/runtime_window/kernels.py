@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b6ba55727850d201
-#   text hash     7bb4cc0b48ddd1ea
+#   content hash  2cb3ec9e1085ddd5
+#   text hash     aeac852b1ac0e719
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4668bc941d4eb3c0
-#   text hash     a644c933976e9885
+#   content hash  4300efb82f3ce46d
+#   text hash     45c8f62130bea9e5
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1f27e7e4be10ec10
-#   text hash     53b64a36240c9c3e
+#   content hash  6d7ad8567531ed3b
+#   text hash     e68b6bbba1bc3659
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

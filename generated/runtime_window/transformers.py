@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  136605380627051e
-#   text hash     990a34902bc37ac7
+#   content hash  92499e1beaf1af66
+#   text hash     9067df5b9f2e2b92
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  eda8f1dd4eb436df
-#   text hash     5ac3439fa0f364f8
+#   content hash  687c187249e665d2
+#   text hash     72657ef7b74e4400
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

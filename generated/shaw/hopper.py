@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ac627ad2aeaa0df6
-#   text hash     9c32e0f5c85cf8a5
+#   content hash  d89ed2d36542a2f7
+#   text hash     0c9461f1ec0e4082
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

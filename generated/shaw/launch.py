@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4efdeaae53dc928f
-#   text hash     21cf25ea5fdd5e98
+#   content hash  2f7616764a66c1cc
+#   text hash     9076eb38e696309f
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4adc04d6b0d2d1c5
-#   text hash     b1a1e8cfe938acda
+#   content hash  9aa581a3bbe9ecf7
+#   text hash     c82153ee6f3f499e
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  37508561f553d41d
-#   text hash     5dad9373cad53111
+#   content hash  d4708daf24bc2ec4
+#   text hash     60b0db0309d8835e
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

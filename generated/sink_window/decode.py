@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  95a29c1f36c9bfa1
-#   text hash     14e76dc105b4deb3
+#   content hash  ab188e4bfdb5ab4d
+#   text hash     149fb37e689d4bc5
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  15300c5648ca2bc1
-#   text hash     932029901652087e
+#   content hash  c7ca90017316cc46
+#   text hash     08fea285e23d61fc
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  14ac647dbdaaa75d
-#   text hash     6f85f77767116dca
+#   content hash  d1e7bc59726bd632
+#   text hash     f9d98b082fba0019
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bfb403f86134559d
-#   text hash     d354dedf85a4924f
+#   content hash  883f5740052cf3ec
+#   text hash     fb419624f63e874c
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e9407c35a2b2df2f
-#   text hash     8cce62733c5f22e7
+#   content hash  02a87e9c1e032ae9
+#   text hash     52d308ccb32e5771
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

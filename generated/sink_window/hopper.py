@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5c23967abd8b7e91
-#   text hash     c493474640a62636
+#   content hash  694be1bfa794ddc1
+#   text hash     fb4dd819c0e30e06
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

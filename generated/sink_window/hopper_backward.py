@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  42451b36a71b55db
-#   text hash     7e3e2b262915c4a4
+#   content hash  e21b5d97c7383f4d
+#   text hash     20ae0f1b1481ad28
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

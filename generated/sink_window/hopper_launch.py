@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  14932054d7420fb9
-#   text hash     23f5f7bbd486aa6e
+#   content hash  0affef11deb65084
+#   text hash     3edc647596d552c7
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

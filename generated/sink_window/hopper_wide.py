@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0008820667c98727
-#   text hash     0cb84a8c90d6b425
+#   content hash  6d9096712b01d567
+#   text hash     a9fd127b85c160c2
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ad6971d01f99cc6b
-#   text hash     749ab6f1650f352f
+#   content hash  944064215f602702
+#   text hash     b5626604b70a2a97
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

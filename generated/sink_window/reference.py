@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  44c2630ab8984dc2
-#   text hash     fa9450280d5d740e
+#   content hash  387ad97ab30cdd50
+#   text hash     8c754ef04a6a1685
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  33a2ddcc6cb8edfc
-#   text hash     0a3c8196d8f84a7d
+#   content hash  590be711efaa48bb
+#   text hash     c88c773fb39becee
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

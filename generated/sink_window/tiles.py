@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3f75f715698505c6
-#   text hash     2a7bd54f71cbac30
+#   content hash  3b28bd08eb45faca
+#   text hash     a855d240742cdc1a
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

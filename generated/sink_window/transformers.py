@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7a95929f31318afa
-#   text hash     a18521b2fcf34cc2
+#   content hash  31955c7fedd387cc
+#   text hash     c6bac72f5519be69
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f663813b74e92478
-#   text hash     6df63efe185f807c
+#   content hash  07eefc42ed7980dd
+#   text hash     1e15a4c2322ecc5e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2aebb889ee6fe864
-#   text hash     c95cfe9587be6b6c
+#   content hash  853774b870aa7e2c
+#   text hash     a169ed339a993895
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1a78261cc144d4fa
-#   text hash     4072e508bba57ae9
+#   content hash  5905d253b2284349
+#   text hash     105d352e35583228
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7f978f5d975b2cb0
-#   text hash     65a96a98351d4864
+#   content hash  e5a565776c690613
+#   text hash     71ccdd35e7c9539f
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

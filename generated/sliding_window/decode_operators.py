@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9b24b14780cf3991
-#   text hash     4882fc7c65da267c
+#   content hash  48de7789873696bb
+#   text hash     50d049c2a3d37fc6
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  865b16b6cea45880
-#   text hash     ed2e2fd23dc0327e
+#   content hash  f92c96c87b0fb919
+#   text hash     7c9873a5594f96e4
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7f6dcabb280c132b
-#   text hash     22639044bc8d7589
+#   content hash  1f01594e9fe6dd28
+#   text hash     a71083c89c84f71d
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8fc6789617fc8ea7
-#   text hash     3e42df6a87019572
+#   content hash  5973991cc5a65fda
+#   text hash     b076358e423d8ec9
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  aac0e8a946fde20d
-#   text hash     c62952301e5f33da
+#   content hash  045ebe4134029373
+#   text hash     d39dc24719956f29
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

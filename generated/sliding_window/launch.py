@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a71a89043322e47e
-#   text hash     98e8d74f73b5f0b5
+#   content hash  bd0e7c258867ccbd
+#   text hash     379f806904b95c06
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  81e19ff093273ad3
-#   text hash     5d07895695e9edfc
+#   content hash  dcec3727c5bc90c0
+#   text hash     4b95e82416d40061
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

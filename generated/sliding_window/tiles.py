@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  414d0cc7483ed118
-#   text hash     375281d0969522b3
+#   content hash  71a488b054815cc9
+#   text hash     818352b4d0d4c723
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3f74e5b141bad199
-#   text hash     156accff5efd4c95
+#   content hash  ebaca619ac5e432d
+#   text hash     160531f5ade0f00e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  28386e1153949bca
-#   text hash     fa6ed3145c349989
+#   content hash  91a03ce510219e21
+#   text hash     1de9fe377e561563
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  154d7ed5c3edca8e
-#   text hash     d84b8a96c888860e
+#   content hash  cddc1699080acaa7
+#   text hash     13602d2af5565295
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f004575b01767f35
-#   text hash     0c079f3d00b2bdbb
+#   content hash  6f543e46d21bcfb5
+#   text hash     a78185f822b5b651
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

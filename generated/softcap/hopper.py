@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5839e521e3c4efb8
-#   text hash     1679934c8a5709b2
+#   content hash  2ebc6b449507d15e
+#   text hash     ecaa15cea9e844db
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0d793591f37f73ea
-#   text hash     7f02363930abec54
+#   content hash  2edc5817ec8f6628
+#   text hash     e3f749f735ebded3
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  163b91f65d5cdb2c
-#   text hash     ba91d2c0e6184555
+#   content hash  30b3270db6e378fe
+#   text hash     7363e50ed9b4b69e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3d3e1f6ae0cc5c03
-#   text hash     c32cfcf8ac2445a9
+#   content hash  7ea270821b77a236
+#   text hash     205520c690aaa0aa
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

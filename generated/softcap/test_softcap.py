@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  02dc9209d69a8206
-#   text hash     34523388b25cd271
+#   content hash  2a598114c5a15185
+#   text hash     05c0a01fe1f57bd2
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

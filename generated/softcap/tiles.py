@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8477c9f76c8970a3
-#   text hash     b0026ea15b6911d2
+#   content hash  02a62d62c25a807d
+#   text hash     009e56899a0f2434
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  65a2138ebf0e6940
-#   text hash     a19a959d89a80cd3
+#   content hash  00e5a6d877dc51cd
+#   text hash     c1647abba8a69178
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8152c4030d847b41
-#   text hash     46365451d9c88f06
+#   content hash  c0c44b126cf89f9b
+#   text hash     3208e4a7f8ea500c
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

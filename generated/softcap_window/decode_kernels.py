@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7fdf03b51ffba89f
-#   text hash     4dc2d727a2bf7f76
+#   content hash  d60e0eee433eb3ed
+#   text hash     9e7fbb9aa97cb403
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e522afc78bdc97e7
-#   text hash     1a50606c4bd69711
+#   content hash  203b53e9e6b7b504
+#   text hash     002bc2e41cd81154
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0f35f073863d4442
-#   text hash     49bda9a4bd8a6cd2
+#   content hash  e89b40188be5cb12
+#   text hash     f9eb384be7687575
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cc387d9a744b7fa9
-#   text hash     5a6ed3c408c724a0
+#   content hash  83804a2c5a744f8a
+#   text hash     d737143ffaecc3c8
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  008e4af6b8c35361
-#   text hash     a07f96d0686e7cda
+#   content hash  1ad949c57e355957
+#   text hash     653ceb5d5f5dd086
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  47c1494f9bc674fc
-#   text hash     8b485a5d15d76ab7
+#   content hash  0cf54fb3e51141b3
+#   text hash     de7bd2f2bd44890d
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

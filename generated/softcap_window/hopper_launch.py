@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bdc1d574aa81f4fa
-#   text hash     61b22984a634cad7
+#   content hash  991842cfc6aca5f9
+#   text hash     4f03ebccbad86d72
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

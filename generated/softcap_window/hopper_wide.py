@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9c4e092463cb5f5f
-#   text hash     8b1c9bfd25f9a7c2
+#   content hash  9ea6487dcc4fa0b9
+#   text hash     1c77029a372b3ce5
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

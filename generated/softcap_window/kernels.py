@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3e0193e44a63c0c0
-#   text hash     57f11a727b3b6a03
+#   content hash  8e7e32de82ca50ec
+#   text hash     af10b9920202a809
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

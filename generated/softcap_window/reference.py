@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  99ede407158805f3
-#   text hash     ed7aea28e15301f6
+#   content hash  947222771a18686b
+#   text hash     7036109bb5215bae
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

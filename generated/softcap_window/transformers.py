@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9d13b199d7e9849a
-#   text hash     119421a9395426b6
+#   content hash  c6c500067c9fa048
+#   text hash     51dcf65407b8ebee
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

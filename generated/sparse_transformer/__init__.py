@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  686e32e3a4f68e69
-#   text hash     6586e6a41d1b8fa4
+#   content hash  be2d17e4ce1e413b
+#   text hash     fd365ebcb9c88eab
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  544a89a5175de4bb
-#   text hash     0a61e5698970c15b
+#   content hash  964c9ff017d4c86c
+#   text hash     2434cc5722cbc6d7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

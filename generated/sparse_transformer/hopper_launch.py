@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  eccbd7b8b86ef842
-#   text hash     cce6a07df1fe4f83
+#   content hash  6c1a1c533879c648
+#   text hash     35cbe8dc93004584
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2700b8b36395ca2e
-#   text hash     1304062f91c6cd3b
+#   content hash  987d4fd1d9072605
+#   text hash     2467bf0f67c03799
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

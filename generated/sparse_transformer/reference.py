@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f1c80417b0e141b6
-#   text hash     bfb13a3532cf6a29
+#   content hash  3a690c60f448d4b9
+#   text hash     7ae3c1c12b11537a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  17b286a06b259dc7
-#   text hash     3b4510d2a2b8996f
+#   content hash  37ee58a6f5868ae7
+#   text hash     2fa707c97eeacd27
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d928b0b82c00857f
-#   text hash     fd75fa60da39f1b8
+#   content hash  c268bad221a4518c
+#   text hash     86590127c65b7824
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ae628003c62691e1
-#   text hash     b3252de7fd2042a0
+#   content hash  75ac749d0e12c95e
+#   text hash     2206a091afc6194a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f5f8d636e9c4e4aa
-#   text hash     1030724f989a713b
+#   content hash  33e219b6a871538d
+#   text hash     3a5c091b91c6602e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

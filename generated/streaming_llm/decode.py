@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  14a250ffd8e56376
-#   text hash     3c853170811b174e
+#   content hash  daf50f7589d7de27
+#   text hash     9ce05ac81959b74a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  73bfd8e090a85620
-#   text hash     e6088ab6e1dd77e8
+#   content hash  b0b3ad8e9ef01e18
+#   text hash     68593921317802aa
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

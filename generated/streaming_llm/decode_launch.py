@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9b9fee275ba30024
-#   text hash     45a88ccd42f9ab16
+#   content hash  78b2591940372e46
+#   text hash     9c7051b6f8fbe32a
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

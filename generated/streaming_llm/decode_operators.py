@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  45a1476cf5fc81b4
-#   text hash     362444ba865ac232
+#   content hash  e79e10c688f8d7e4
+#   text hash     1581198fdbb46931
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

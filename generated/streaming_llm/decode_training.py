@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  49feee9bf626b6e8
-#   text hash     761dc82fb54f9cfe
+#   content hash  611a81f43729acda
+#   text hash     48543d683e0b4d23
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c9fac2529b9456e5
-#   text hash     31b833af87b38814
+#   content hash  cbf6ca50ca82108b
+#   text hash     fc8acf9daa9fbf83
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

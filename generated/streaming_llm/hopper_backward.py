@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a3d9c481af8cfb7f
-#   text hash     7194882e624f2962
+#   content hash  ba608909aae29bc2
+#   text hash     e0d0a99b1e4f7ab9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

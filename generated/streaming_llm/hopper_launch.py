@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b3382caedbd6b54c
-#   text hash     979f7d0a7e9104f4
+#   content hash  8919ec0a451c5a6b
+#   text hash     4fe892920f938b43
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

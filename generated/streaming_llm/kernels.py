@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a5258e00b284139d
-#   text hash     db9de9b3beb7108d
+#   content hash  32f1b8d653115e0a
+#   text hash     ead2295de09d28a3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e9a44cb7a12faca4
-#   text hash     7a1231262368b10f
+#   content hash  acfa663a6e94e117
+#   text hash     d4f15946847c2c4e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

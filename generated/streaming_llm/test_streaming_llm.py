@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cfbea52a17ff21d4
-#   text hash     8cb3880945a5b75e
+#   content hash  4fd8ece90e1099bb
+#   text hash     d73b4bddf01d76d3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b722f53e06a3896c
-#   text hash     a198ab0674230afe
+#   content hash  79c4f9efaa511f33
+#   text hash     b89b736e77702fe9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

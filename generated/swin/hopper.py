@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fba43ffe79c7893a
-#   text hash     0e0203524ee56cf3
+#   content hash  ef9636652a227290
+#   text hash     69711680c1751897
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  272304fbc7fa5655
-#   text hash     9a326ad2608da2f3
+#   content hash  271e8ef65ecf09f6
+#   text hash     abff1e55f10143f7
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b662ff60f0f630ba
-#   text hash     44ef095cb56bfbc6
+#   content hash  9df707e2d3924509
+#   text hash     dc5b0c22e4fa77d1
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

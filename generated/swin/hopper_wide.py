@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  26418355145ed0fe
-#   text hash     bb24f5c1ed51976f
+#   content hash  039c6ef592b702dc
+#   text hash     f8889db6ded7695e
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

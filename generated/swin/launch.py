@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  08aebc614bf620f2
-#   text hash     cb7f110415d6d89f
+#   content hash  2249952713b094f7
+#   text hash     e26b3449e36974e2
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

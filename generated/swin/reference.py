@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  20bd4476d7539e76
-#   text hash     b20fe9b9cb4e8734
+#   content hash  7a596222197aef8a
+#   text hash     7279ae6cea9bf8b6
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

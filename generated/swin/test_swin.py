@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  024a866afa120cf0
-#   text hash     0c01f5be0cc0039e
+#   content hash  6a80600e5a600ae7
+#   text hash     29d98e55e3ac3637
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

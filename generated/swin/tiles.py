@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  852220bfa9c78567
-#   text hash     7973c74750b187d8
+#   content hash  4850409dd79589a4
+#   text hash     db1cc522a733051f
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7559786484b9cee3
-#   text hash     5a70813d416150fc
+#   content hash  6cf9926b05a621f0
+#   text hash     a3b85e7b955046ed
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dff283dc0d85dd08
-#   text hash     9639b4ee5887e5ee
+#   content hash  4ecc68b641e0b37c
+#   text hash     ad6394d026e6ff02
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4f2268b25eeefbff
-#   text hash     8a8f8fb6faaea2e0
+#   content hash  dee8648a33448c6b
+#   text hash     32e0d4eae5abcedb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

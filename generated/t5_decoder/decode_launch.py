@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a5a22fb3f17aa8a2
-#   text hash     7aba9abd5d2bb4d0
+#   content hash  654151e26eb303a9
+#   text hash     d5e8e6e0aeb3655b
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2f55e0a33b0c005f
-#   text hash     25ad32fb2c72b53f
+#   content hash  47a5e3a0f9b86dcd
+#   text hash     3ee130267251b554
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  35f4c6ff72bfc3ce
-#   text hash     6fa4cd88acbfcbfe
+#   content hash  a88b4520f23f742d
+#   text hash     9d2132ca067ae209
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e712ea67b332d23a
-#   text hash     4e1199e44ef15e26
+#   content hash  1b4ac2f6b876c018
+#   text hash     ab8f51b326443fe5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

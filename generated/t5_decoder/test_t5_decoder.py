@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0461579c2472fd2d
-#   text hash     a9113f15e5c86526
+#   content hash  9d7248c99bb3addc
+#   text hash     f65e5e3a1852d0a4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

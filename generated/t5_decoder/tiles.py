@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dc8ce5e21c36ef94
-#   text hash     f8f2bfb8f9743d51
+#   content hash  38c550805b5f1a85
+#   text hash     07e0f82401133756
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a2a5c8ebc5982157
-#   text hash     7edb66a314ca88f8
+#   content hash  f51c8b25373da963
+#   text hash     6bf5b8cd1a94cb7a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

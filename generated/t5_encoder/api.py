@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2cf7474531bee587
-#   text hash     4fd3325c95c1dfa3
+#   content hash  01994be1386cb374
+#   text hash     0cd4d69250155757
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c76d3c5d8f839a66
-#   text hash     85ce7f7023912e24
+#   content hash  8dbe53fea5742c5f
+#   text hash     7514408d70c8717d
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  25ce98cbf801b6b7
-#   text hash     011fa19272ae461f
+#   content hash  f19fd028c9b04440
+#   text hash     8a5eb6c3500e7e08
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  30818a3e2fe50aaf
-#   text hash     7f2b32096eab03e6
+#   content hash  69c07b22a2affbeb
+#   text hash     78ae26d5c02a8e5e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

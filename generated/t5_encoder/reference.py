@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2578b8da10e94e2e
-#   text hash     433ca43316949d9b
+#   content hash  b182eeda3e196bb0
+#   text hash     ca104678c71b5ea3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e864a1d9b0d266fd
-#   text hash     a44f08e966fd1cbf
+#   content hash  596f76c2c46d92e8
+#   text hash     752f8758861334af
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

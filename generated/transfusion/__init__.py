@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3a50f67780661b3c
-#   text hash     5e831ebf85f73da9
+#   content hash  037b17499b644f99
+#   text hash     36bc63873349aa26
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9d8af984dfc3bd4e
-#   text hash     3935d08482aa047f
+#   content hash  a4af0ab281e222de
+#   text hash     5b8ea4df1ee40d41
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  856087b6787239bd
-#   text hash     223a5e7f017c9e60
+#   content hash  3a5150644fbc7d97
+#   text hash     44a45cb20da65381
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

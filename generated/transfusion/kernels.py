@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7769e09254fad091
-#   text hash     89d66b2cd64c0efa
+#   content hash  fd21546fa1ac60d4
+#   text hash     7524c6d31b0e5de6
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

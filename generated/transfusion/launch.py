@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  dff6f405f13d0a60
-#   text hash     9da6b890ab6446cb
+#   content hash  e7eb31939a75b44f
+#   text hash     ab25ada110ac949b
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

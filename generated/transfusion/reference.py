@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  45d238f91b846ab7
-#   text hash     7f02fb0b2688903e
+#   content hash  a87909f02c1b6747
+#   text hash     25e7c8302ab843c3
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f6a2a02759a6445a
-#   text hash     633c250694509465
+#   content hash  3e103c44a8628eab
+#   text hash     2f100a915ae03e02
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8c2bbb99112ef22f
-#   text hash     9d44f28d8ea1949b
+#   content hash  c5fed4f8bf0087fe
+#   text hash     cdf45b70a8525424
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

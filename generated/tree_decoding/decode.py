@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7c1a59a5c4ec216f
-#   text hash     f37ea8eed3e171e3
+#   content hash  76745b3bf652ff6a
+#   text hash     9694c69e16a036fe
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

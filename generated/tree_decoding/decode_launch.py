@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4fc3a6324f4c3b89
-#   text hash     75eedea9df86d117
+#   content hash  25abb47d47b8d5ec
+#   text hash     710cf4f3117a86a2
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

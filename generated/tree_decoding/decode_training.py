@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7e31d459be7348b8
-#   text hash     0603a8a129bc3b13
+#   content hash  3d2e6eed90030a36
+#   text hash     a92e849960f63a67
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

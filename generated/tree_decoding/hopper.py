@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  307caf13db81006e
-#   text hash     88c98b8ad18c90a1
+#   content hash  ef5a66688d1567fc
+#   text hash     49542c31b46e91ab
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1ac0415d6c8d0e82
-#   text hash     6168b2a45bac719e
+#   content hash  c47f79a6a442f095
+#   text hash     52ea14b7d06ff0f9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ffa71a01ee877d73
-#   text hash     42acc0425deef32e
+#   content hash  86e02e5494fe0c72
+#   text hash     9b9a1cb1531a93dc
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

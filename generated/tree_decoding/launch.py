@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b299d4da7390f4e5
-#   text hash     f66d618300aade90
+#   content hash  672d93d832686cac
+#   text hash     59623bc28c1171b1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

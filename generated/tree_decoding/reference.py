@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dc30997679f293ce
-#   text hash     1d2c2c58e6c7de8e
+#   content hash  c17e123d2538fbb8
+#   text hash     29f7864b658c697e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -49,6 +49,10 @@ def test_bytes_hang_on_nothing_but_the_spec(path: Path, env: dict[str, str], tmp
     assert known and set(rendered(path, tmp_path, HOME=str(tmp_path), **env).splitlines()) == known
 
 
+# files that packages share, and what those have that have one
+BESIDE = {"decode_arguments.py": "decode.py", "ranks.py": "context_parallel.py"}
+
+
 def test_files_say_what_they_were_made_from_and_no_more() -> None:
     # that these are what a render gives, `attnforge render --check` tells
     shared: dict[str, list[str]] = {}
@@ -68,7 +72,7 @@ def test_files_say_what_they_were_made_from_and_no_more() -> None:
         assert text.endswith("\n"), name
         assert not text.endswith("\n\n"), name
     for file, texts in shared.items():
-        beside = "decode.py" if file.startswith("decode") else "__init__.py"
+        beside = BESIDE.get(file, "__init__.py")
         packages = len(list((ROOT / "generated").glob(f"*/{beside}")))
         assert len(set(texts)) == 1 and len(texts) == packages, f"{file} is not the same in every package"
 

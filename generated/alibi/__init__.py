@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6dcc91452f8616c2
-#   text hash     b01f95980812368f
+#   content hash  7cdede7fcff2167f
+#   text hash     db48cfea7006985b
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

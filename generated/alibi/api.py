@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5407c718b6f782e9
-#   text hash     ffdddc6299d50fc4
+#   content hash  5c846c4ba22fca90
+#   text hash     87c37837b421495a
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6e78a2a54670742d
-#   text hash     d391fcca7e2fbd5b
+#   content hash  b5cba5cbb11cdd8b
+#   text hash     ee32d3ebfcb738c1
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a8bb515b15129d65
-#   text hash     7175d078272477dc
+#   content hash  4c39b69451ecb3e2
+#   text hash     af6e112b48e0aebe
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

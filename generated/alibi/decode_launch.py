@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4ee01767f7be30d1
-#   text hash     56d80868e9a3a129
+#   content hash  58a89e7e868b0865
+#   text hash     b95aced7728957a0
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ee355ac04d79aaf0
-#   text hash     4c32cc43d0b0ecd2
+#   content hash  bcf9e18822251ed5
+#   text hash     23f037d676e4f51a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1b2b359b4131da56
-#   text hash     2d0d284f735717a2
+#   content hash  158f7be50fd5fe78
+#   text hash     a4616e053bc62917
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

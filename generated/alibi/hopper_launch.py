@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5fd3d88165b64f7b
-#   text hash     bee5d0d1de1e3af7
+#   content hash  26990b6775fb3743
+#   text hash     f0335889ee32c8ba
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

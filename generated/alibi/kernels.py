@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  06eaf85eba335084
-#   text hash     01d5458b57707584
+#   content hash  35277bb8adc44599
+#   text hash     2094279a9cc2404f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ec5cbf24935d9c3c
-#   text hash     8a420916313ff179
+#   content hash  2268c5f03cd538c2
+#   text hash     be59242c1bfeac5d
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

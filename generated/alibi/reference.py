@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1cbd1b171d1b0158
-#   text hash     c570d24e4ee86d35
+#   content hash  85a8624d7fb54a81
+#   text hash     c4b8c51236a2fcbd
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

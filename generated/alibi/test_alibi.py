@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2bdbc15a30d82bca
-#   text hash     1418512768997ba2
+#   content hash  261e0d05299b18f6
+#   text hash     75c19c437507ba41
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0722430033f2efe7
-#   text hash     0dbd46007d107c0f
+#   content hash  305e989685982def
+#   text hash     4570ae428a79d50d
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ff2b58450800ac46
-#   text hash     df6d8cc96f2cec4e
+#   content hash  31956a85489d2c8b
+#   text hash     2f671c7f0044435b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  80bc46c9909f85cb
-#   text hash     43a37cde148e1475
+#   content hash  ffcd8cd7f08e456c
+#   text hash     5cc62c43444545ca
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  09c5e2c36c0e4d25
-#   text hash     2758fac8f875c2ff
+#   content hash  dc914494998942fd
+#   text hash     878390594bab6a45
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bc23af3fc1c27b80
-#   text hash     4c3aaaa7a53996b7
+#   content hash  5fed5ad7883683fc
+#   text hash     9d2d74cf01407842
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

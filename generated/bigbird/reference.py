@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bd317d3a6b1796f8
-#   text hash     f4820d06c474b0e2
+#   content hash  172213565312fe58
+#   text hash     3186362797ac8799
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4974860c5da39abd
-#   text hash     bc3022234aa8322c
+#   content hash  f186c88b8f72ecf6
+#   text hash     cdd84a676708791a
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc244ddfc4129817
-#   text hash     c32ac625f5cb26e5
+#   content hash  ca55c4161293a6f9
+#   text hash     d7dfc812c8e66b7d
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

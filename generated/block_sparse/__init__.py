@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1ff32b1da5b0df37
-#   text hash     9bb9480a47d4afaf
+#   content hash  883ef38ca8cfa7da
+#   text hash     6f96bc5793514a46
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f032dfc1e9cba88a
-#   text hash     1c889513a1283e9a
+#   content hash  a1456a677f4eab99
+#   text hash     d0ce20f64740c122
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

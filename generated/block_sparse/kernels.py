@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f3668d44776b1425
-#   text hash     a5856c723d014b16
+#   content hash  666aa2d53a3eb5ee
+#   text hash     3b93afe48fcbc1e3
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  952f9532abfe99e6
-#   text hash     9913fd33822fe87c
+#   content hash  77d63a3447e55ca7
+#   text hash     b11e14da5505c2f6
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  90b18fc3519c3f12
-#   text hash     664b8dd2579eb19d
+#   content hash  86b27bb4ce8c1094
+#   text hash     3eaca6036c5ed6ea
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

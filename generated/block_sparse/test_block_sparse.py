@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  53ece0590d946da2
-#   text hash     155e542582741ae1
+#   content hash  ae65f623a6c06849
+#   text hash     6e08a10753b54dfb
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ad562e6a25d3577c
-#   text hash     039d5e828aa6a6dd
+#   content hash  53396a5e4f9240ac
+#   text hash     9fd6b468688c102b
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

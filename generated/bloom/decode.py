@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0556e97e5e98ac4e
-#   text hash     32357c0ae2624e06
+#   content hash  67b63188fc30b539
+#   text hash     461ae6f59ca31325
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

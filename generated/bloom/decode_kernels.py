@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6ccb6ee9e86539b9
-#   text hash     86f21bccaef31ebf
+#   content hash  16662e24b24345c2
+#   text hash     e91309db67a30a0a
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

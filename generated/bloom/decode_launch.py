@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4476653344bd1a42
-#   text hash     ff67f36a3a5199a7
+#   content hash  f8cd9c843ad6a170
+#   text hash     319168eed22de575
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

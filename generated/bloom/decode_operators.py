@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3de83d654b75a5b9
-#   text hash     bf7173a23992319e
+#   content hash  bb14734030441231
+#   text hash     71051ccfc7b9195d
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

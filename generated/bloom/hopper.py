@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2fd19b2c49537373
-#   text hash     57d0a441c33fda7f
+#   content hash  657c40bcb7baf69b
+#   text hash     62663400d69ecb23
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

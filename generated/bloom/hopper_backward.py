@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  764e8b11d555c4b2
-#   text hash     00a258c133012036
+#   content hash  0f93db9d17861d3a
+#   text hash     068d29641efb45d3
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  412d159f9dd3f39b
-#   text hash     48189ffb501e86c3
+#   content hash  3b021c8e94654998
+#   text hash     f2d3f0931598b715
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  90395410f190d5b8
-#   text hash     e3131dc6e0b3dd01
+#   content hash  394dd52d7bfa85ff
+#   text hash     f3558cb76eb79339
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

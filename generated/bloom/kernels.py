@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc233e702b695a6a
-#   text hash     afc00860f699d464
+#   content hash  6a05845b31e12834
+#   text hash     18f81cfd0a3dcd65
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

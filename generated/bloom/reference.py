@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2aea0cf62be1e614
-#   text hash     0b56fadd4ddfd420
+#   content hash  39321491869d5d60
+#   text hash     279d208ca09c7322
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7caae5477ad34ce4
-#   text hash     fe0a9545cf3e4855
+#   content hash  7bf91057486c9e27
+#   text hash     5db2460d1d3af7c6
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5aa36e5f64aa3071
-#   text hash     9e1320e36e9e6bf3
+#   content hash  ddc2da4e12a955d2
+#   text hash     d416f39bf85ace0a
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

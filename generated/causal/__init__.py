@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7c13dac9b21cc9f
-#   text hash     c6be6dea63718ef8
+#   content hash  6e74f094c76cc2cd
+#   text hash     9fcd4528fdfbe1d5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

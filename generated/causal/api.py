@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1af358b83fd5dab3
-#   text hash     134a57cb5c27266b
+#   content hash  0e5554122f4d16c9
+#   text hash     782a7d345d5c6183
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

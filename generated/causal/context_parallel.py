@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2af79eb34b231a51
-#   text hash     a4edc650dfeda5a1
+#   content hash  c366a3827e6105a4
+#   text hash     b87e6603f4294019
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 

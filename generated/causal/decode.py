@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0f78fe41c951ddb6
-#   text hash     8c63e737eba17f75
+#   content hash  201e6b2fdf24ec2b
+#   text hash     215596de07418a6e
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

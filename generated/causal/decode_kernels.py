@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c97ee3adc0ed87f3
-#   text hash     d51033fbb71ff8e0
+#   content hash  c918591d56051f3e
+#   text hash     872cde03384b6cbb
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c436ea0ba4840f4d
-#   text hash     f325e2a14e9ea9dc
+#   content hash  c13a3a4de481dcf0
+#   text hash     47a702f4f0563c78
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

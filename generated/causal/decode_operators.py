@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9ac9441a3683e89a
-#   text hash     448dc8ff84f6ce2a
+#   content hash  4446d151029a0d4a
+#   text hash     6ba890f88234bcc7
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

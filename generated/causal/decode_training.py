@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2c80ca6a45b4463b
-#   text hash     775f9469be15ea18
+#   content hash  1307ea59f886fcad
+#   text hash     f06f72e9dba10bf6
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  83b7aa687ea1bafe
-#   text hash     0023dc08a0c56d64
+#   content hash  6dec2b3fa4e86a03
+#   text hash     b4782d2f732d9c87
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

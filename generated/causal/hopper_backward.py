@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5269bcd50286b29f
-#   text hash     ed0ceeffed56d007
+#   content hash  bd1f052d6b4752bf
+#   text hash     9b8b81c3868d5200
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  20aeaa3d6f24e43a
-#   text hash     9ecd99b4eb79826f
+#   content hash  ec0b5d82bf7a755f
+#   text hash     7426f43a13219672
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

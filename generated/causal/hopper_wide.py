@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a85a5c067287c7d
-#   text hash     29dca25e6c2de32f
+#   content hash  1da4b4c8407b5e81
+#   text hash     40123fbeeb4b0f5a
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

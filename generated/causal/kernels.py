@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  693bd20df8e920ee
-#   text hash     533f05a4f4ceb4e8
+#   content hash  bb35c1d6d0429931
+#   text hash     8eae6adac6b758bd
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

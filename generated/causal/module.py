@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2344a4e0e7338583
-#   text hash     32b26ff9af2e4055
+#   content hash  c07e467150154619
+#   text hash     5264d2c534abb9cc
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d41d957ef56dc145
-#   text hash     6f82b064c9d1b96c
+#   content hash  16a32bb902377998
+#   text hash     e97afc113afe2c1f
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

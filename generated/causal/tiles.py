@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3903d5d49f517e7e
-#   text hash     e5c78e00c274fdb8
+#   content hash  5d226f2f4cb203aa
+#   text hash     e6e46bb0cadbc9ed
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

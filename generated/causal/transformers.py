@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cd448d10a72abaa1
-#   text hash     49b473b6d49f3c80
+#   content hash  f5a7ada24582bc52
+#   text hash     e33950e5826465c0
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  512d45ce1029dcd5
-#   text hash     6d02d5a7b81edb84
+#   content hash  e675ba1063cce95e
+#   text hash     6d03de422aecd918
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

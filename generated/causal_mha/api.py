@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  576b003742500dc5
-#   text hash     af629175b3ec1fff
+#   content hash  b9ef62f96d0f2bbb
+#   text hash     92fb240e50ed224d
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

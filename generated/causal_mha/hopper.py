@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e6a81796a8644b2b
-#   text hash     6e7a6cdfec26ef51
+#   content hash  d170e642c7ef49a5
+#   text hash     da4fee2f87795be3
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  84cf9e83fba17e25
-#   text hash     41f2c832d5695f25
+#   content hash  b0ee73ace2dcd3ff
+#   text hash     b881695779e47cd0
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ddf05df59396a086
-#   text hash     f053c926070bc674
+#   content hash  34b67da0f6a01f98
+#   text hash     5a0530cc8190081d
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

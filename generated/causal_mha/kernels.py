@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  96b65f7039700240
-#   text hash     2368df4745a7ffcc
+#   content hash  f900e1f6e777021c
+#   text hash     ae271905347b76d0
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  20db98c298d0e031
-#   text hash     ec52b08aa0368a26
+#   content hash  b21fb63c8fa68161
+#   text hash     e69cfc98ac326573
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

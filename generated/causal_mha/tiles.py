@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1a17066ef9bc02f5
-#   text hash     383e01411286d4ee
+#   content hash  ed946e7f96c0c2b8
+#   text hash     47cb246771da93ab
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  35ad42ec53a89d59
-#   text hash     d05a826c6f03cf46
+#   content hash  976849c627c6ad63
+#   text hash     dfe5e3b6f9058937
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b6a33b9f081fd9a0
-#   text hash     09928a87ce605bab
+#   content hash  a72944c29cb7c7ca
+#   text hash     4faffd925e2d4439
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a4237f63100f49e9
-#   text hash     ff5872b66ed855e4
+#   content hash  026f14703357db74
+#   text hash     aeeb80473e18a6c3
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

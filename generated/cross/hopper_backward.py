@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0b32ebb67106b32c
-#   text hash     461f4c443f55dba4
+#   content hash  518791fe4d1d6dbc
+#   text hash     041883538790f782
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

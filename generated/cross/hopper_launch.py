@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ecf08ebe83c84b53
-#   text hash     acc4ce0d6a8dbb73
+#   content hash  aa7babc1114dee97
+#   text hash     1847d55f2e9d140a
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c13ad7f692d4d6c2
-#   text hash     ca636881e5591aa3
+#   content hash  94cda2d662b8996e
+#   text hash     98a0b97397a57f92
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

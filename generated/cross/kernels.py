@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3c6eaf298226030c
-#   text hash     086060281ee4edbf
+#   content hash  25578e174c64f6c7
+#   text hash     31baf4958a2de838
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7529e9e164051a0d
-#   text hash     899b5aa7ff22bb6e
+#   content hash  c979b2b410010bef
+#   text hash     be2c61b8a4e65fb7
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5b88e60ace1f1dc4
-#   text hash     20315cae698c6775
+#   content hash  d590f0c844031d9f
+#   text hash     dff12be58c951364
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cd468e5e20779bc6
-#   text hash     2d969ce1d8a9ecee
+#   content hash  1646fd85736efe93
+#   text hash     294bba05c4bf1df1
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8b719252dd1426ed
-#   text hash     0e41ba55263ea4a1
+#   content hash  1a19b159cb4038eb
+#   text hash     eb1e5399ce9eedfb
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  34b007bf77d9a1e4
-#   text hash     2caa3de71adf1b00
+#   content hash  746a7d8ab99ea00c
+#   text hash     22de786a3f799b1c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e2bbcc8d701a8657
-#   text hash     e540bcca15bb54e2
+#   content hash  5edaa5b9557787c9
+#   text hash     54c575dda8e463c4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

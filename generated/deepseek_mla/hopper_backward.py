@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  87e78dc4e8309165
-#   text hash     3ae924c2037d5275
+#   content hash  5f31fee5eff9154a
+#   text hash     ecad95f7aeff1deb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

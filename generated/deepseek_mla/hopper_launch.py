@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f587ee1a8fab4183
-#   text hash     6fe723d6c66be09c
+#   content hash  c77dbb00d9d03cd8
+#   text hash     b290185914c3c61c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cf33f46035db2699
-#   text hash     3e6dc4ef4ea8cedf
+#   content hash  bf2d45b095388895
+#   text hash     12ae221873d6cf22
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d358e9310b560245
-#   text hash     5873025cd5f2d0ef
+#   content hash  ba37fd71db05a9b6
+#   text hash     3898df66999668de
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0fa0a9116081a36f
-#   text hash     0418d2eaa12aad94
+#   content hash  f9721329f45f7f15
+#   text hash     e6100637feeaf587
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

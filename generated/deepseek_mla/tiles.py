@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a36e5520f1953db6
-#   text hash     2d9b1ce273f2143a
+#   content hash  cf554ab0ba0a2da4
+#   text hash     3a19a038381aa9ea
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b26c958ba037a6db
-#   text hash     8870a3e2811d9216
+#   content hash  cb7bd12bca765148
+#   text hash     1b2346880d01685c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

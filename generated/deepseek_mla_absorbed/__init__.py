@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c50a44c7a7cbe4b5
-#   text hash     476ac8af6e662289
+#   content hash  0ef3d65e2c471249
+#   text hash     9ca6f5b07a4031f1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

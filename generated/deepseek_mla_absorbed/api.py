@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  dadcb03ebf4e1a49
-#   text hash     1a6cde6ce33760cf
+#   content hash  2c6adce7a97543d0
+#   text hash     425b681f3e0fa63c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  765842a5977428b2
-#   text hash     2dfa068c464f8e77
+#   content hash  fc81617b35bac47f
+#   text hash     2e92c1b3d4be8158
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fb652b4f3a790d60
-#   text hash     4c7c42a1ba120250
+#   content hash  4ef7b9eadf38002f
+#   text hash     7d310a93ff8ec64e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

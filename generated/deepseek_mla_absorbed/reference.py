@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  596e2aacb3d042cd
-#   text hash     5d3abc85fd7b8291
+#   content hash  695c25c6489d6f81
+#   text hash     4b17b5e7fae402be
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  db670819e8393a3a
-#   text hash     c056e422fc5d319f
+#   content hash  e0aad8df6ca2319c
+#   text hash     ed0d4647e2e209d6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

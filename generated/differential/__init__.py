@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  251e5c32ab19d2d9
-#   text hash     299c1deeaa4affe9
+#   content hash  efb8b68714895e05
+#   text hash     d38da1b0d01b898d
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9713d85f591f376d
-#   text hash     0101ce745e06828d
+#   content hash  880de029cbc887fe
+#   text hash     fefcaf105c6e1d61
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  38bb42f8fe06b457
-#   text hash     70cfcb28f17fd852
+#   content hash  111cbafc0bf0a673
+#   text hash     820aceae67d8c5d7
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  df73cf722571ceee
-#   text hash     c0c8cb73a6a6a7e8
+#   content hash  c21df205cdbb67d5
+#   text hash     bb415c0219f3af9f
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

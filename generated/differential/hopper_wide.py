@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6e44fa34091dce32
-#   text hash     fd985430dabfb23c
+#   content hash  38767362b437489e
+#   text hash     166d4ab6de3660be
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  34eba6c026d9a536
-#   text hash     1a551ef92efd856d
+#   content hash  f2d95f807081b886
+#   text hash     45dcd68a5caf83df
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

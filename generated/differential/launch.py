@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  275322d31d6b8b82
-#   text hash     28dd1e660655c7cf
+#   content hash  af5fe261e371f8a5
+#   text hash     25b6085aee2d3942
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

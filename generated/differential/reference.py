@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  da78ef90fe14b0fd
-#   text hash     1e5fc6d38a0d1525
+#   content hash  989fe59125bc4ad6
+#   text hash     033f6d76d1655ecb
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c147e14899488816
-#   text hash     37bd1d42756e65f9
+#   content hash  b435f1eff19d1251
+#   text hash     0af5a87ee18ba0f1
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9baa9a830c1c28a1
-#   text hash     a376fbb387052b54
+#   content hash  36bd397ea64ecdaf
+#   text hash     3c6aec5c04bc563f
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  937d222e591ff5fc
-#   text hash     916eb98e68b7c8b0
+#   content hash  15b59a2109a50976
+#   text hash     c1bbb6cc051464c2
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

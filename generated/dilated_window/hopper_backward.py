@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7928502a7af93ee3
-#   text hash     38ae4a58f4bdcc72
+#   content hash  79c2d0dead09281e
+#   text hash     4db9a40a0f312583
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4a55c671a6824ad6
-#   text hash     335f1e0ad8c3fe44
+#   content hash  94a9f37495bd5ddb
+#   text hash     b541b7350e863378
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4ee2e8d3ff3cbb7a
-#   text hash     4d25b04b714e9a6b
+#   content hash  9e284169644a75ed
+#   text hash     26ca6e333213ceec
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e9fbc3ed649bc2df
-#   text hash     34272d18e252c3c4
+#   content hash  2995beec126eda92
+#   text hash     08c59371f03b60b3
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

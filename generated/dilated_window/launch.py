@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b1d9d31036465ddf
-#   text hash     bc8ac1692b546bb8
+#   content hash  cae339064ee4eb32
+#   text hash     7022638b330bb017
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

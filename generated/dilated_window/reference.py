@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  35b8849937291821
-#   text hash     e799dd6bef5841a2
+#   content hash  29d291d83fbd2892
+#   text hash     dcd66de91e83a017
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

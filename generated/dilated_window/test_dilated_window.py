@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8f3c14df52cbf9c5
-#   text hash     851fb9d6c4b2c3c5
+#   content hash  a0ff9ba8ea234e78
+#   text hash     28d9a313ac32ca8a
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

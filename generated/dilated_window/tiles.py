@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c78256f168b2c83a
-#   text hash     89304f2d48aaa018
+#   content hash  46133e717394227b
+#   text hash     3642e069634f983b
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

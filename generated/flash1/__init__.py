@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  010967fe2ccd38d8
-#   text hash     7a13133a2c0a6e5c
+#   content hash  924dfa127d742493
+#   text hash     ded487d37bba9f6a
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5f1f8b4623c98f90
-#   text hash     e54e33417753ff24
+#   content hash  922916d0abeef83c
+#   text hash     e6c9bc77761f664e
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

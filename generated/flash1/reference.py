@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ae3ab0632a0543da
-#   text hash     4a48e5b2d0d8edb5
+#   content hash  3d29b37bf4f0238f
+#   text hash     4d07b47e7f051968
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d50e15ff39428e7a
-#   text hash     27d3dcd202588624
+#   content hash  4378ab29c32c01fe
+#   text hash     ede2371fab38a996
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8fdacfb9f0d5a85b
-#   text hash     accefeff1c31fc32
+#   content hash  62b07e94cd106309
+#   text hash     0eea0dd433bcfada
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

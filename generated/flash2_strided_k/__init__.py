@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  78a651f24c9fc70b
-#   text hash     81ac1c3c8d098564
+#   content hash  f9e3f64ac786b0a5
+#   text hash     96c3e93e596700d3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

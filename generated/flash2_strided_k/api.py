@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  562ae3c628a595b5
-#   text hash     c7f8992de7a0e4a9
+#   content hash  0c1abdff6119a199
+#   text hash     b3e3fe03ef1a6423
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bbd93bc52ae383dc
-#   text hash     b786b0c06a95b218
+#   content hash  4c9dd3c75ad365da
+#   text hash     d9cf46b295b3997d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d35efc09bc6bf4b2
-#   text hash     255aab4a087b89f3
+#   content hash  637b00f02693d94f
+#   text hash     89b77cd47bbcc24e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

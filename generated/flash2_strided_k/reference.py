@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9d21392307454216
-#   text hash     0cc109cb7a3cca41
+#   content hash  c8622f00c923e64b
+#   text hash     d25bc284e689f081
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

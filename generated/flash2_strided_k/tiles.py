@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  af73c5de47f104e2
-#   text hash     2160ac152c513fc3
+#   content hash  ec3a621a57a2ef78
+#   text hash     86e070894237d6cc
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

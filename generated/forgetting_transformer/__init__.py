@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e9b530fd03e956c2
-#   text hash     ca9a089a6c5dfd7c
+#   content hash  1685fd4a63528d76
+#   text hash     8ef5f4ab3b17d178
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a4c85b9a8d9052c2
-#   text hash     f39213938de4ef79
+#   content hash  8bb701db1fcac68f
+#   text hash     bf62ad28abaf19a3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f5c6d4543c8e6f7c
-#   text hash     d7028f7d6a66617a
+#   content hash  1c5984bd7b8726a7
+#   text hash     811e177261f4653e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bd0dcc948dd376cd
-#   text hash     ccac14b0d5b6c50c
+#   content hash  517085af43f163fe
+#   text hash     e71c0858312b5b44
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

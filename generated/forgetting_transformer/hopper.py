@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  33a9547b5b99be87
-#   text hash     8a2542c88c6ad3af
+#   content hash  ee429bbb81920c11
+#   text hash     83a7d2a275264896
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

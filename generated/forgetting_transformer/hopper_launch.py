@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  52486a4c0a5c7b90
-#   text hash     507ffa5b0f8b30d1
+#   content hash  f31c78332c306469
+#   text hash     77a5a8b67a9d2695
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f27a673a2bceb939
-#   text hash     25200561194fd143
+#   content hash  94d5a8c607aaeb2b
+#   text hash     a98e51807c592d64
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dbd372f3e2f65748
-#   text hash     b3fe66ab88f51cfc
+#   content hash  407b0eb7d485c505
+#   text hash     88f69b893264523e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

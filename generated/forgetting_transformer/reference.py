@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ed828e7e56168bd
-#   text hash     fcb928490c76c4b5
+#   content hash  c63cfeb1e21a590f
+#   text hash     e2872ed56bb05803
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

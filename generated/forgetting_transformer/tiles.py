@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f73d7daecab17670
-#   text hash     6c94f779a739fd34
+#   content hash  7a0b1a504e48a8b0
+#   text hash     16b303050d8414d5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0b7bb20cd091e074
-#   text hash     af39282217c52f1a
+#   content hash  8d591612bb9bc9ef
+#   text hash     d407d844499d2728
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  334e0432e1637db6
-#   text hash     90e30cdfe96d3ee3
+#   content hash  9c25bfd02bb66457
+#   text hash     01f3e230b1110a6c
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  988bc9fd907ddb41
-#   text hash     8e1ccc98a4e3a5d5
+#   content hash  2d7f1abbafefa69a
+#   text hash     3b06964c6b564fa2
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d8b3807018d56114
-#   text hash     c80a1f367539037c
+#   content hash  b158b8631b0d26b0
+#   text hash     123eb963144ee4cd
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

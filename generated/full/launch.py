@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8607c594eb84b94e
-#   text hash     9ceb36322691a453
+#   content hash  7b301c21080c2fdb
+#   text hash     e5a2395ca90d7909
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

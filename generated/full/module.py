@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  47fcd087ffc1a8c7
-#   text hash     8b5cd8ada6ec0bf9
+#   content hash  18c094c77feded4d
+#   text hash     d64ba1b48fd75cc2
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9bab818716366df7
-#   text hash     b3975082b4887e56
+#   content hash  1e67682193796c99
+#   text hash     d802c620a6fb03d5
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

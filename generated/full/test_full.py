@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  86ea9178c37d1545
-#   text hash     715a04500ed1a14d
+#   content hash  8cb534754a718c21
+#   text hash     9bb92e034ec6b51a
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0394b42d414c9827
-#   text hash     1f109987dcc60ac8
+#   content hash  d2327ce346cfb553
+#   text hash     75f78b28e342d0ab
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3ca3f196ae26a2b6
-#   text hash     33a7527e2737b83b
+#   content hash  2804f145c44d6a01
+#   text hash     298f6bccf1ea90c3
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

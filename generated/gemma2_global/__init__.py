@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0d1ce0c8b858e3ca
-#   text hash     f9bd20e14bdb5d48
+#   content hash  e60303ac124d1664
+#   text hash     55505f934bafaf0c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

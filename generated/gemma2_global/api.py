@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9b229e58c2214e38
-#   text hash     aa6a647e3487fe74
+#   content hash  4ee89418cc390d31
+#   text hash     37ba3859da182524
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  14baf278b733167e
-#   text hash     36b76920535729fa
+#   content hash  46883b0430f9816b
+#   text hash     229b17fc2e2ff723
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8818ff81f47d4ca2
-#   text hash     291d1b7226553882
+#   content hash  9f11501d70513114
+#   text hash     6cd4bd78c42dd79e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3a95cffa6bcd7602
-#   text hash     454a7b29d0569309
+#   content hash  f8f98f3c3f7038f3
+#   text hash     67ddc907efa5bd66
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  72111f52e00e2a71
-#   text hash     54cdc16a7c9fb388
+#   content hash  b0a76968d012b28f
+#   text hash     988b716d85888203
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

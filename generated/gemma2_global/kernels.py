@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  65971d6b6190701c
-#   text hash     296f0e3869e0f579
+#   content hash  1b9d689492af217d
+#   text hash     255f801bf9b78f86
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  693fb4441e491144
-#   text hash     d09f6c0f68ad116e
+#   content hash  e65c1f515223273f
+#   text hash     e58b450c5e9e4d9b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ce3d08f4051fd60d
-#   text hash     151fba3762da1387
+#   content hash  36f6baa4a94c1f1a
+#   text hash     ce1824722ff93d1b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

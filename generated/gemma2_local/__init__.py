@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f14cd3a46d581681
-#   text hash     1655ff1305db3c97
+#   content hash  5e5f29d9ee432f6b
+#   text hash     290ee1afd74ea5c7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

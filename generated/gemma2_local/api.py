@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b90721bda4fec743
-#   text hash     abced3c9d14aa12e
+#   content hash  0dcfbab986c1547f
+#   text hash     3a66378d815da913
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

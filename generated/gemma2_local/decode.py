@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cbbfcfebc55cd6f3
-#   text hash     bd09e047adbb2ce6
+#   content hash  006b46fae94d4a68
+#   text hash     b528e97e6df93de7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7c8bee9196b7969c
-#   text hash     af161e82d335be4d
+#   content hash  94e1ee9d9c98f301
+#   text hash     e0d71464629ab061
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  422513e81b00e469
-#   text hash     6717dc7add040a61
+#   content hash  0bcb40b2e95b0ffe
+#   text hash     27dca47a5aa60233
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

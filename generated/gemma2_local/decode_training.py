@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  60aab7c053be37e0
-#   text hash     92943f9c5ab9f3d4
+#   content hash  14d823a873705df4
+#   text hash     593ed806294e0433
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

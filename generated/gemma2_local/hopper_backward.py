@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  183a5b9fe2abc37b
-#   text hash     ef31247c95d2df67
+#   content hash  549e21688dfee38d
+#   text hash     44733b2186051c8e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

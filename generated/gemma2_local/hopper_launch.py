@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b8ea667235e36f94
-#   text hash     3c425f079b9e4440
+#   content hash  33ee0283dedb9dfd
+#   text hash     57e60557e2d6567f
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5776d99973c9fe02
-#   text hash     6b07f2cd8e0ad7ad
+#   content hash  1e7959184c4b8f78
+#   text hash     387cc6781bef268c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

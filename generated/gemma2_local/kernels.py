@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cadfe2c44af90dee
-#   text hash     99f13c6299badcdc
+#   content hash  594bf4e5efc2cc7a
+#   text hash     4590ce4fc9c90d6c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

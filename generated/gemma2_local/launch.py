@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  906b9250658c444b
-#   text hash     d2e657971ab361c8
+#   content hash  19fc2b53d2236656
+#   text hash     bfcced186a735eb1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

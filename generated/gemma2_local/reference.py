@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  89b6d03a4ee9dba6
-#   text hash     b68dd5f56b8bba88
+#   content hash  9256e9c58109089e
+#   text hash     7aff812e57006e2d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

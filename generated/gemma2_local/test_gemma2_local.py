@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c8296341c9181e3b
-#   text hash     a671c663e40a93ea
+#   content hash  3f7f85b819be8640
+#   text hash     1f69028a5a939bb2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

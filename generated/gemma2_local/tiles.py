@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  958ebc8aa13adabe
-#   text hash     3e3d25256fa97b5e
+#   content hash  28fb5b2bddc377c0
+#   text hash     8311da8526810b7a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

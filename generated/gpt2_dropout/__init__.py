@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  53345feee8eb3ff0
-#   text hash     3388804e3c0fda49
+#   content hash  c985d80ec31c7baa
+#   text hash     d2ec1d4b41a42571
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

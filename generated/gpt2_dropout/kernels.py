@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f2e1512e889090db
-#   text hash     60e74e129835ba34
+#   content hash  11eb16622eeabea1
+#   text hash     35f85963db861262
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

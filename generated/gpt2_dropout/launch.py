@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ebaab7554804c32c
-#   text hash     1497e36fe1bb4a80
+#   content hash  b01ba337a8fdcf1a
+#   text hash     d8b6e644a86578bd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

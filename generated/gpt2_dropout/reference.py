@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  abcab6035ea312c4
-#   text hash     a538223615183041
+#   content hash  a3da5b139c0f8ebf
+#   text hash     1b5682be9a468ed6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cd5f5f8172c7e095
-#   text hash     2a149ae4e7c1975e
+#   content hash  b0d67640de91544f
+#   text hash     b87e7e40f7afa815
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

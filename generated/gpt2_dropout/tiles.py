@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  98096865556b1f49
-#   text hash     6ea4c1a32a4a321a
+#   content hash  5349b623aceb055d
+#   text hash     685394aff38c8719
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7eab6ab05cae6651
-#   text hash     294a3128459b3466
+#   content hash  b31a0284fe3cb7cc
+#   text hash     c779fb70f4dd17b0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  beb6c2525fcca2b0
-#   text hash     262c0896b0c8a191
+#   content hash  cf0afed36a6adfa0
+#   text hash     13c915b8478f0ea8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

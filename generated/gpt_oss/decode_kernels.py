@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  60ac3413bd651bf9
-#   text hash     49406049394b0416
+#   content hash  10dd87ed8fff6852
+#   text hash     a671642ccc1c3b0e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

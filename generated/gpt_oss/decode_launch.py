@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6e9933c0cd060562
-#   text hash     5c0427906281b188
+#   content hash  e900c626f4ee769b
+#   text hash     5e4f88acf48b4010
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

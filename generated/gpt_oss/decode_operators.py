@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0f026072ca3347b6
-#   text hash     f5eca2f59f7928a8
+#   content hash  e95d868547436771
+#   text hash     80182c3a7f49cee2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  db85adb9ca6b9d06
-#   text hash     d7c2faaef451874a
+#   content hash  1e88e86a72a31c76
+#   text hash     ce8b18d4fa5f911c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  975deb3a967f2d23
-#   text hash     5885636018319e0c
+#   content hash  f5a1281fb5a4e28c
+#   text hash     18c2faa0205e4b30
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

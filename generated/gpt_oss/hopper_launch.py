@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d9711acc69d26a6b
-#   text hash     3719f58b30a43796
+#   content hash  493dc95f5e6d37a4
+#   text hash     ceec69212d0d77db
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1cb568c3f914b5a5
-#   text hash     0d6425bf1d7fbb3f
+#   content hash  767635ecac280878
+#   text hash     926760bbb01def5e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  12b3a99ea9036623
-#   text hash     b1c0722bb0785e7b
+#   content hash  57979cb47ada3ba0
+#   text hash     969a6211f8a1bea1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

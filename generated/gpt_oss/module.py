@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a8b70aec7a1d67db
-#   text hash     59af62be862f6fec
+#   content hash  d1012f6747f24dff
+#   text hash     83389caa282284f5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b64119bfbc7e10f7
-#   text hash     3ef3bb20f3449900
+#   content hash  0ef7da1d59258d68
+#   text hash     a3989077ec9ee19c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

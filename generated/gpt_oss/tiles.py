@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ee05a157894e9116
-#   text hash     7856723031504f36
+#   content hash  5056a3129edf3d80
+#   text hash     dcb24c0dc973e98a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  46d4cb089607cb30
-#   text hash     bce0e95438d4ca60
+#   content hash  67c056da44508023
+#   text hash     6e6c46ca71c4c9c2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

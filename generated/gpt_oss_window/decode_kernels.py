@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  176f3613764f2e47
-#   text hash     6fd1cb1a5e62207f
+#   content hash  deb2fe02d851e786
+#   text hash     b26d843b4e2081db
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

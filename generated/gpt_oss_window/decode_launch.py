@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  810802b03d43dd44
-#   text hash     1aa78ef3bbbad991
+#   content hash  d96c4cfc771babc4
+#   text hash     97dfe79b2590ed59
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  297f1b155e1cac66
-#   text hash     d8cf812b26978085
+#   content hash  4a4bc932cc6d8180
+#   text hash     556442c8aec8c08c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3945d0dbf5886283
-#   text hash     86b5433b4d78a928
+#   content hash  dfa5ce6bc82add24
+#   text hash     be9483ea7b958512
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0f8c6cb6b20ac168
-#   text hash     6b39ce191a085984
+#   content hash  12b07c337b9edc39
+#   text hash     938264a635151761
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  26b9b6ac27c2170e
-#   text hash     6a73c6187d61614b
+#   content hash  7abf5b7f9474a6aa
+#   text hash     fbee6f439de8cb8f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2b6cb5e90484acfa
-#   text hash     b5e7870d6f935438
+#   content hash  75a678ad74f3c111
+#   text hash     c8e3865f15ba13ae
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3ecbacb435f03121
-#   text hash     ab149fffe762a213
+#   content hash  5568f2e8e67bc0d1
+#   text hash     62e81f89fe58d6a2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dc61447bddef2ed7
-#   text hash     48dbaab37fc24927
+#   content hash  55f5376f1b0b1d26
+#   text hash     d1868def790f7196
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

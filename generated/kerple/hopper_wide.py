@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  aa7b939fcb2b4f5c
-#   text hash     6f643130123c5da3
+#   content hash  542f3369af81291d
+#   text hash     97b305c3067df1e0
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

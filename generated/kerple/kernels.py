@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  886f7aab0a2c54c8
-#   text hash     854c4550b10e37f3
+#   content hash  6abd1fd21f9261f5
+#   text hash     94ecd6b4848cb2ac
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

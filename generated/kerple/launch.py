@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  21381a9c0468cf14
-#   text hash     0119e2b2105b812c
+#   content hash  e27ef542f0a81645
+#   text hash     19f506df7edae23f
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db3ea9f1dd617962
-#   text hash     610ebb58b5f31e18
+#   content hash  51d261a5c7f84b82
+#   text hash     b9edc0dd1184b590
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3d8d50f3402a15e9
-#   text hash     f24d0eaf54c909b6
+#   content hash  edf913724c546838
+#   text hash     74b6e4437c189634
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b8ff7cf497d0d7bd
-#   text hash     56d9b90b3d96dfe4
+#   content hash  36ab490367da4efd
+#   text hash     0a5692a7f0a7f7d1
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

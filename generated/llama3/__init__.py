@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ae6facc1cbb20f15
-#   text hash     005eb85ab87e148d
+#   content hash  6dc7fd257e2c4138
+#   text hash     009f3b9c24c0d3ea
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0a05ea0eff1055ed
-#   text hash     c87768e5d0bbe8be
+#   content hash  c06aaa823e41c0be
+#   text hash     23dee5014c89eb07
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

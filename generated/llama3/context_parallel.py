@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  badbb0153d8d206b
-#   text hash     060e30445821a7a2
+#   content hash  de77968ad2fe17d2
+#   text hash     431123926ccc5d4b
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ae9e1f2eabb105b7
-#   text hash     afd186e6201a7d27
+#   content hash  af914c649ccd3c8c
+#   text hash     e4220f94de434820
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  43c660a4e2a0dd39
-#   text hash     831d9fafe06d6d75
+#   content hash  ef1fc52f634ae69a
+#   text hash     dfeda4408b79dd1a
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

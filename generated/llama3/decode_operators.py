@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  50b3f3c6c4bb3a1c
-#   text hash     3e850c0cab3f6183
+#   content hash  21f5eb54f50123bd
+#   text hash     02304ef13b77e86a
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3742cd2aed390dc4
-#   text hash     8f87ff3cb497cc2b
+#   content hash  ce13fb67e219fadd
+#   text hash     2dee8e445057937a
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

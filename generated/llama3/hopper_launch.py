@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  76ca1358f8712e98
-#   text hash     336afa50a5059c86
+#   content hash  490785d2a3873ffe
+#   text hash     7b7089235edcf0e5
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  727ec77be6f54ad7
-#   text hash     5f4f97281bf76b99
+#   content hash  a58cec74141b30a4
+#   text hash     d1f749558b61bc7c
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5364a4c0571c8d4b
-#   text hash     e8217b7c3375aaea
+#   content hash  a6ba197974c9881c
+#   text hash     20b5b13bf86ec436
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  547faeb9ad34a0cd
-#   text hash     81cd1d3b52bfd787
+#   content hash  714d6488772bd09a
+#   text hash     265a69a3eae6156e
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

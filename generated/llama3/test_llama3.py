@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  13909679e8839a0b
-#   text hash     6b4da0bcad312245
+#   content hash  fd35d32c1badec14
+#   text hash     9bc295c90c5672de
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

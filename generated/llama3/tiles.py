@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b43ff38e5e3ff7ea
-#   text hash     59dfd9ab14b62e48
+#   content hash  18a71283c7da6b34
+#   text hash     186b5e16c2a18403
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

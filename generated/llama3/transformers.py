@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  673af61ed0852e2d
-#   text hash     9e8f0e69f1d4badf
+#   content hash  bdafecb40c3bba91
+#   text hash     04f0c14274d63eab
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

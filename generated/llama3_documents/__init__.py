@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fcac0883c8ecc4cd
-#   text hash     441757e2d3d31594
+#   content hash  40862ef259b56637
+#   text hash     ccdad63b58fb4b77
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  81f463b46bb3496b
-#   text hash     c25e93ab9042e5fc
+#   content hash  9e1643f5518ca98d
+#   text hash     5f364c227672e02d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

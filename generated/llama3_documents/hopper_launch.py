@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  27feb799a164f18f
-#   text hash     7d99379190c62e09
+#   content hash  e0755db466d3b143
+#   text hash     e6427bd65b2e0daf
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

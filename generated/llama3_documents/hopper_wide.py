@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9ec68dc6b30e18de
-#   text hash     ba8c74261cb032d1
+#   content hash  88746668ef614ba3
+#   text hash     95b4c88980136eae
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c13d7542b55b16a8
-#   text hash     9298c6d5767913f2
+#   content hash  574cc113c5f2635c
+#   text hash     f12e6ddb6cd60d15
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  39c5f0125a44e5fd
-#   text hash     545ee57e0d00304d
+#   content hash  508676e8c5d37f45
+#   text hash     005ffcbcfbcdfe59
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0c9867e0061933fa
-#   text hash     56fe43cb3b0c9d08
+#   content hash  032ba294dcfc3fd6
+#   text hash     cdda20a2b5c0a907
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

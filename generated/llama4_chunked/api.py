@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  05dcc807b251bf53
-#   text hash     97fc29abfe1e3dd8
+#   content hash  9d26e27d355461ca
+#   text hash     9dea5a181a7a87d0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1d65f368a1c25e76
-#   text hash     9e8a273b8b83233c
+#   content hash  65722c8e2689ee22
+#   text hash     5f2636fec0ae1f49
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

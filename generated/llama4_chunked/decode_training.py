@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a5102499868e1b99
-#   text hash     2bbdb0883f5a952f
+#   content hash  86caf3d4f8449f73
+#   text hash     d384623400f2d25a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  06ab821ff03fbaa9
-#   text hash     df8ee24f19dd1163
+#   content hash  7e0af360556ec7af
+#   text hash     6aca4619ecad3618
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

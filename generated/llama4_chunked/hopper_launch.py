@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4fafba03174f12bf
-#   text hash     3d3bb6f36a7166ee
+#   content hash  725b65f757dca62c
+#   text hash     ec4285dba645825b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ff721098e17c7d33
-#   text hash     aba3035e426fc22f
+#   content hash  c8685fea9d4bae6b
+#   text hash     daaa5a5eff18488a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b3bb8e9c69527d08
-#   text hash     955f2f8f0fce5db8
+#   content hash  4dc9772d0af11b91
+#   text hash     9af060d9cc23c19e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

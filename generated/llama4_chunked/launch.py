@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b3f9edd8d7119740
-#   text hash     d5a04dbc4a5bc282
+#   content hash  263881be6fe4d4bb
+#   text hash     9ca968c7ec5d704b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

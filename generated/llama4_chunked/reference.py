@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5bca81793b0948a0
-#   text hash     a7ec82abfe99e697
+#   content hash  b1a956034afd35d7
+#   text hash     1c22708880404e89
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

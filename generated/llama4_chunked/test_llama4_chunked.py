@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9367d33853314e35
-#   text hash     e82c4114e1769b7d
+#   content hash  27ba9591b3b43ac7
+#   text hash     ee6ea3c31f42693e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7516116dbce94ff5
-#   text hash     96e9d4dc950c8738
+#   content hash  8ef5afcbaab7fed7
+#   text hash     e3ea283e9296e8b8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

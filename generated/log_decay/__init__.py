@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8453758367b5219a
-#   text hash     1f7030f86d3c1bcb
+#   content hash  7bd488ef95dfcd2d
+#   text hash     19af07a63890229f
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

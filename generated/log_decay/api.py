@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fd28cd9d5ac3b9a4
-#   text hash     19fecb578f0fe85b
+#   content hash  c7e8637b2ed14d1a
+#   text hash     0e3ce4a4dc2b33f3
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

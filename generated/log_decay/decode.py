@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  091e822150cad8f8
-#   text hash     5b1f8dc5a6e3f962
+#   content hash  60c799c0cbd3725c
+#   text hash     d71e1f4465bf85cd
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

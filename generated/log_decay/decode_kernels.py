@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  acf232b2b4e6da4c
-#   text hash     b0c89a5d5584f943
+#   content hash  db4e098d0f604774
+#   text hash     cfbe7e0f1eba08b8
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

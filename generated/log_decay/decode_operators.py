@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b3abd0c82e4811e1
-#   text hash     b55db9ab5da86b2f
+#   content hash  c82c111ce8c8c586
+#   text hash     ddfb5fae661bead1
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

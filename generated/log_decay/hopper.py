@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1227a2878610f0b0
-#   text hash     c2ac6d3fbb9631d3
+#   content hash  205352738b282738
+#   text hash     1583e7fe06fb4e68
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3237bc0c91a16796
-#   text hash     9b820601a827bd99
+#   content hash  1932e97e47f37585
+#   text hash     ee901ae322af8e66
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8ad36dc6e540e452
-#   text hash     e202433a66fbc032
+#   content hash  71b8cc1bdd1c008b
+#   text hash     1f3809962362e199
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

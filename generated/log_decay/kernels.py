@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  edc47a225bb6858b
-#   text hash     1e88ad43a27ea5c3
+#   content hash  91f329f85f536e37
+#   text hash     5b550538a74f8036
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5d2165f9046ddcb3
-#   text hash     f85dc68ff33cef04
+#   content hash  bcc75ff5bfa112ea
+#   text hash     07a9140ce532b8bc
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e051225387fe198d
-#   text hash     d08d2320162f22a6
+#   content hash  19dae13ca3658ba3
+#   text hash     79f6e59785b876b9
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  53faae6f0b952f5f
-#   text hash     231ad7aff2c5c5dc
+#   content hash  297fc515f996169b
+#   text hash     dbf7795bf0438849
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

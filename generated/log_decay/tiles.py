@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  44964a5fe6389b1d
-#   text hash     2c6e113770334295
+#   content hash  97de45bf6d12e5a7
+#   text hash     2fc6e9d58dcdf3dc
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

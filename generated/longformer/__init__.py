@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  89dd0ff8e9e899aa
-#   text hash     b4ae765a79ec9bb5
+#   content hash  914265e747edcfc8
+#   text hash     93501a51e975c49c
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fc4fbc520a591517
-#   text hash     108db12be107e011
+#   content hash  da07d2543934ce8f
+#   text hash     5de79eed8276005d
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2bb72944fbbac1e9
-#   text hash     72095497bc480916
+#   content hash  35d6cd4ff298fdb0
+#   text hash     e9870e03bf73e055
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

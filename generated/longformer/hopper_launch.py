@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7caf4986787b60e1
-#   text hash     f37985fa4a3f8ede
+#   content hash  718258ca0e6945ff
+#   text hash     48487f99d0293060
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

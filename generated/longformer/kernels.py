@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d8fae36f26d64476
-#   text hash     2f8f03d431d78240
+#   content hash  64a025a2f378402c
+#   text hash     c77dd28c61cbf544
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5bec8c0dd8c7cd10
-#   text hash     9d6d59b1a3fdfe97
+#   content hash  1fefdd59eacf284b
+#   text hash     ad0e4c1f2d94470c
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

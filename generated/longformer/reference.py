@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5089ea5d86e63910
-#   text hash     2b9bae457fc6cd45
+#   content hash  f9ca4d404bbb9d83
+#   text hash     9d99506ccb5c28d1
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  74491c27936f5164
-#   text hash     b3d2383b2dcf96d5
+#   content hash  32ae14e851683fb8
+#   text hash     193e34f0b433704e
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

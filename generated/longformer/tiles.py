@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  15d2aee713a32b7f
-#   text hash     d9a09e71202285a5
+#   content hash  eb0ed8e145b2d17d
+#   text hash     7f1a27073d510bc8
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

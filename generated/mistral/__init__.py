@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  00cba75a3cbab573
-#   text hash     bc7ca2ed703c004d
+#   content hash  523c1b2d553a9093
+#   text hash     591f863467c48698
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0c982729c592214b
-#   text hash     75b1fd0052c27f4a
+#   content hash  3f2ef67e56a966bf
+#   text hash     d98e38bcdfa26e0a
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  64e5adad6022de38
-#   text hash     3fa60ee4b5eaccbd
+#   content hash  e14baf85a4654153
+#   text hash     d5a0510b48979e0b
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c46c10ab04bb5b8e
-#   text hash     2a8191d34701a3fe
+#   content hash  45e45365571800a3
+#   text hash     2cc82fd6c15fe549
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a4ad23ea592e612d
-#   text hash     288c38b2fee8f27a
+#   content hash  57dffdb9476d7802
+#   text hash     5670e8bda821b274
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4d3693eaf70efeaa
-#   text hash     40df430636360e52
+#   content hash  3dacd83930eca88e
+#   text hash     914ecd02c92b24fd
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  734cefe984243ec5
-#   text hash     3e2bcaaec161f10b
+#   content hash  928cf0edb80da720
+#   text hash     3913e30047fb6e70
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

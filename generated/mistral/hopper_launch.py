@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  995a05b2642f07f2
-#   text hash     32f1a4a07267e210
+#   content hash  97e89ac6a16d8342
+#   text hash     7efb277edec707b0
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

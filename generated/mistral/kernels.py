@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d12815bbba787301
-#   text hash     71a0e14f1c3f4851
+#   content hash  17bcf876d6671143
+#   text hash     446d01ca2b5972ab
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

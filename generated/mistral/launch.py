@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f680a15e5126cda2
-#   text hash     55b88690e19fb40f
+#   content hash  2f296a8195d77744
+#   text hash     aae5084e2034c12a
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

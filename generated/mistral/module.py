@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8eb0093622a3b673
-#   text hash     baf19382e7edde97
+#   content hash  31c3887447c54152
+#   text hash     03461594a9b080d6
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

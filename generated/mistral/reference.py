@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d6324b3527b3bf0c
-#   text hash     adb3af9977cbfeb1
+#   content hash  58914125978c90f0
+#   text hash     1a78f90fdfcb7ae2
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

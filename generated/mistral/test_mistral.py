@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4010eea946e6189
-#   text hash     7d8df66d3e0573a8
+#   content hash  a3c4bdb43374b447
+#   text hash     2a0f3a0adf6526b4
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a4fbce0d705b7038
-#   text hash     02053147b24ec39e
+#   content hash  c23e778f3cf7f733
+#   text hash     025fc2fb087a0066
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e8199b661b81afac
-#   text hash     f0fb1fbcf501d976
+#   content hash  64d5c23eb795c106
+#   text hash     f33b2016f8efcf8d
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

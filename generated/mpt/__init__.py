@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8d335252fe2b8eba
-#   text hash     70634c7980962c43
+#   content hash  6841a849d7f04c23
+#   text hash     b3b655c7cbe6c76c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

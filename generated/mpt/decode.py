@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3d730bc762c7202d
-#   text hash     006b3fd6249a8d24
+#   content hash  d8fd7fbab85ce9ab
+#   text hash     4337908aadf76c69
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

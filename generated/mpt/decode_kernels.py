@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0b3c4e2876d0b866
-#   text hash     c486d7ad8cc0147c
+#   content hash  00cae3d788d5662e
+#   text hash     10c103349857486c
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  db9c31b7697387e1
-#   text hash     7bce0c1d645e85bb
+#   content hash  992abf7f8a3edf3c
+#   text hash     5f25fdcd6c6f848b
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

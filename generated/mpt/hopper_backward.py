@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  80e193f5788a570b
-#   text hash     36ed37bb28e9c2cd
+#   content hash  6d65ca34599953a9
+#   text hash     13fc3d939b55f3d9
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

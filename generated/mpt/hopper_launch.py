@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e1b60b78bbbe99c9
-#   text hash     077782cbe800f5b2
+#   content hash  e1d4384e29c50472
+#   text hash     ff5c5ca62130253b
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

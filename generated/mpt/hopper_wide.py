@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  04159884128f6498
-#   text hash     8d7e66e9a0856424
+#   content hash  377b0a7c2c0afae2
+#   text hash     58e13048ac40a6b0
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

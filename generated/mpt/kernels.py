@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9259386e6dfa25ee
-#   text hash     5105a725f1cbc4d1
+#   content hash  2d1dc55a1a9ca816
+#   text hash     d8b7c6c41acb189f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

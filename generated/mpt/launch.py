@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  70525e36cdb0818a
-#   text hash     3a626f096e1a1dff
+#   content hash  3059c0f27882048d
+#   text hash     b968d428abeb4628
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

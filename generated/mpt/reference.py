@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ee1a0c857157c4df
-#   text hash     a750509ec128fa8f
+#   content hash  40a233f6556f3fcf
+#   text hash     eda1c40dea0ab0d2
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0ad2911d0c7e7fcb
-#   text hash     54952722e1234dda
+#   content hash  e0de4a07e4563796
+#   text hash     49d02821eb3e342e
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cbeb899bb2a5dd6f
-#   text hash     ac04977c2fc20a74
+#   content hash  6c62cabfac6c1e32
+#   text hash     9858da5a5f77f4d6
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

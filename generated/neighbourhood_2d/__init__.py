@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9f30d7b5bd0d074a
-#   text hash     b0392d2ed4ce2a82
+#   content hash  8787709a57922890
+#   text hash     b9dc609d9a42a4e8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

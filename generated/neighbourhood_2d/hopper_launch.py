@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8e02b7b3e6bd6f4c
-#   text hash     9522daa1bee1ec58
+#   content hash  0fca51803294419d
+#   text hash     2228ba12bdf6fba2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

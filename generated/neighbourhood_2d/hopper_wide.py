@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9b292fc24131a20f
-#   text hash     ce28ef61aaee3072
+#   content hash  ce1f49974302ecbf
+#   text hash     073c6ba021c60eb4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ded6f98c722f159b
-#   text hash     431839d54cec41dc
+#   content hash  8acf723263b37bef
+#   text hash     d5ca2c5ce40059bf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ef2710d262ca9e44
-#   text hash     8e242f84724c7b18
+#   content hash  795f19e83435af95
+#   text hash     9402daea7d9bf62a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

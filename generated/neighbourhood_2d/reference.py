@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7c6cf3e515d79178
-#   text hash     08c8659204377b4c
+#   content hash  29ef7356eed1f5e2
+#   text hash     bb8813950fcc408e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9fbcb11ddf157b8a
-#   text hash     55825b568e25fab8
+#   content hash  48597203c90409b5
+#   text hash     47268d30ac3e6a5d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  26a16e5cc834fcf8
-#   text hash     f96fd8d4b735162a
+#   content hash  052cfd37674f56ce
+#   text hash     86451f52f54d8e1b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  59866d5cb727de17
-#   text hash     f9cb281c16525d0a
+#   content hash  d7efd83d31f2264a
+#   text hash     8e3bbeb98b335dfd
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

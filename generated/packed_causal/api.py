@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  66e9c8c097b4bc86
-#   text hash     91c4afd8db8b5a5b
+#   content hash  0576f79c420ef1e3
+#   text hash     40582a54b2b8d888
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a65ad4389d2bc570
-#   text hash     ff8a5adb55c376ec
+#   content hash  d46ac9426935fe85
+#   text hash     8899c75c6d6b1cea
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 

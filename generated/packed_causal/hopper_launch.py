@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3f829ca422f725ba
-#   text hash     1a60c3c7336e337c
+#   content hash  93cdc88f910f8d09
+#   text hash     8b2b37f732ff1a6d
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

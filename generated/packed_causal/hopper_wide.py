@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  99eb4675f6c5485a
-#   text hash     9a9e972826781ad8
+#   content hash  1779d0f2c032b47b
+#   text hash     3b13467c50674e33
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

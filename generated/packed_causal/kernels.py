@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  583e6f9c9b7c0e55
-#   text hash     8903792e2ab4a5ec
+#   content hash  44d2ea14c22519e4
+#   text hash     7b77abb286ac368d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/ranks/ranks.py.jinja
-#   content hash  fba6e53a8a0b9ec2
-#   text hash     4103de82a8293c9f
+#   content hash  25b3e357d19df215
+#   text hash     05d5990cab708f60
 #   render with   attnforge render SPEC
 """Tokens that the ranks of a process group share out: each has a part of them, and the keys of all are gathered."""
 
@@ -33,30 +33,32 @@ class Parts:
 
     def __init__(self, group, zigzag):
         arguments.as_bool("zigzag", zigzag)
-        found = True
+        outside = "group: expected one that has this rank"
         # compilers know of no attributes of process groups
         mesh = group is not None and not isinstance(group, dist.ProcessGroup) and hasattr(group, "get_group")
         if mesh:
             if group.ndim != 1:
                 raise ValueError(f"group: expected a DeviceMesh of one dimension, got one of {group.ndim}")
-            found = group.get_coordinate() is not None
-            group = group.get_group() if found else None
+            if group.get_coordinate() is None:
+                raise ValueError(outside)
+            group = group.get_group()
         there = group is not None or dist.is_available() and dist.is_initialized()
         self.group, self.rank, self.count = group, 0, 1
         if there:
             self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
-        if self.rank < 0 or not found:
-            raise ValueError("group: expected one that has this rank")
+        if self.rank < 0:
+            raise ValueError(outside)
         self.pieces = self.count * (2 if zigzag and self.count > 1 else 1)
 
     def stretches(self, rows, name="q"):
-        """The stretches of a rank's `rows` tokens: their rows, and the place of the first one among all tokens."""
+        """The stretches of a rank's `rows` tokens: their rows, and where they begin and end among all tokens."""
         if self.pieces == self.count:
-            return [(slice(0, rows), self.rank * rows)]
+            return [(slice(0, rows), self.rank * rows, (self.rank + 1) * rows)]
         if rows % 2:
             raise ValueError(f"{name}: expected an even number of tokens on each rank, or zigzag=False, got {rows}")
-        half = rows // 2
-        return [(slice(0, half), self.rank * half), (slice(half, rows), (self.pieces - 1 - self.rank) * half)]
+        half, late = rows // 2, self.pieces - self.rank
+        early = slice(0, half), self.rank * half, (self.rank + 1) * half
+        return [early, (slice(half, rows), (late - 1) * half, late * half)]
 
     def cut(self, x, axis):
         """This rank's part of what all ranks have."""
@@ -64,7 +66,7 @@ class Parts:
         if rows % self.pieces:
             raise ValueError(f"x: expected a multiple of {self.pieces} along axis {axis}, got {rows}")
         found = self.stretches(rows // self.count)
-        return torch.cat([x.narrow(axis, first, rows.stop - rows.start) for rows, first in found], axis)
+        return torch.cat([x.narrow(axis, first, last - first) for _, first, last in found], axis)
 
     def gathered(self, x, axis):
         """The parts of all ranks, in the order of the tokens; gradients are those of all ranks, added up."""
@@ -159,8 +161,8 @@ def attend(attention, parts, inputs, q, k, v, terms, *, placed, behind, k_lens, 
     terms = _gathered(parts, inputs, terms, q.shape[1], k.shape[1])
     k, v = parts.gathered(k, 1), parts.gathered(v, 1)
     found = []
-    for rows, first in stretches:
-        seen = slice(0, first + rows.stop - rows.start if behind else keys)
+    for rows, first, last in stretches:
+        seen = slice(0, last if behind else keys)
         start = None if q_start is None else q_start + first
         found.append(
             attention(
@@ -181,8 +183,7 @@ def attend_packed(attention, parts, inputs, q, k, v, terms, *, behind, cu_seqlen
     terms = _gathered(parts, inputs, terms, q.shape[0], q.shape[0])
     k, v = parts.gathered(k, 0), parts.gathered(v, 0)
     found = []
-    for rows, first in stretches:
-        last = first + rows.stop - rows.start
+    for rows, first, last in stretches:
         seen = slice(0, last if behind else tokens)
         found.append(
             attention(

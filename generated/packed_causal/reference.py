@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  63e302a4fc94a12c
-#   text hash     3166c12729a32dd6
+#   content hash  e5653a364dce768e
+#   text hash     738ce7bf06619fe7
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

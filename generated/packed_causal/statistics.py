@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  518041b72834009c
-#   text hash     19f68826ea0fa1cc
+#   content hash  db8f99d5f292e44d
+#   text hash     3bfb1abaf02ed9cc
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  13780dc648921c15
-#   text hash     786d4c2ef4470c4d
+#   content hash  5882ad5cc8285390
+#   text hash     39c8272bfebffb7f
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6a413ab597437f05
-#   text hash     a8f7262a3880911d
+#   content hash  48778d2d70b9611e
+#   text hash     7c54a6e2c71602ca
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2213500c3696e7a0
-#   text hash     aab1df2e9a99b5a0
+#   content hash  50e3868a8865e473
+#   text hash     94e2f0c95adf7b07
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1aa36a858b28480a
-#   text hash     80cabd1f56380aa9
+#   content hash  007353f2ccb96224
+#   text hash     16bba39f01465840
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

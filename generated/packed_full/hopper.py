@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5bc1ec804238030f
-#   text hash     1f4b53b6b0b6bba3
+#   content hash  9b78c7b276e3963b
+#   text hash     88616774175ccb45
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

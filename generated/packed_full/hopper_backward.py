@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0ba1d077c54f3a3b
-#   text hash     d1a514a79ffffbc8
+#   content hash  d764495ac4be89e5
+#   text hash     823d88b90b8610e5
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

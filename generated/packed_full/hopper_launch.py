@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d7fe76addacc132f
-#   text hash     dee4efc15bcdfdd7
+#   content hash  cc931bec9488171c
+#   text hash     dccf51811452ae47
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

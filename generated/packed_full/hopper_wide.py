@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  539edabc60ef537b
-#   text hash     9b1684224550b437
+#   content hash  40e641dcd8f79745
+#   text hash     0c13ba80494030ae
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a14dd1668aa9f3d8
-#   text hash     e1e028fe9e786df1
+#   content hash  d89766e9cf1ab021
+#   text hash     6bb4fee6d5db0b88
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

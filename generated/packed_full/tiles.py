@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e0c934a7b03d3edf
-#   text hash     9250e7f2bcb305ea
+#   content hash  2515ad4be5136c99
+#   text hash     44513e5dfa9791ec
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

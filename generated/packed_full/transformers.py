@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  372d5351921c377b
-#   text hash     56a11cfbcfd37a90
+#   content hash  2d9e616c9670b873
+#   text hash     fa60dda17116ccc8
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a4233508bc07b1e1
-#   text hash     53085619242c7273
+#   content hash  d7b3c8676d15d362
+#   text hash     d5f68dc226d18736
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

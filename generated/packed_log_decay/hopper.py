@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d11e596efe956806
-#   text hash     d5eeb4e92b33e804
+#   content hash  e0c4ab2a2ebbd6c6
+#   text hash     591eac85462ee942
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

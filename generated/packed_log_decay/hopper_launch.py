@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  653ae990b381477a
-#   text hash     3cfcaf4e99a69ce5
+#   content hash  c1d609e788f3ad2a
+#   text hash     3617a452881fd3ff
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3f4e09a001707538
-#   text hash     62c8f111c4ff9b1e
+#   content hash  2cd36f07903fb332
+#   text hash     7bed89b49d6ea0c9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

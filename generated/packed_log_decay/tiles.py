@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e7ab48a7e7cc0bf7
-#   text hash     31a83ba367843ed4
+#   content hash  f66bbb3dacb7458f
+#   text hash     34c625f6bb40c03a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  78efd31a9b28f6a9
-#   text hash     16ed70b6a2e8b893
+#   content hash  b4875680af752ab3
+#   text hash     f9e63949c79ad48a
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  10ac3e85b6d490d9
-#   text hash     34226b28a2e967b2
+#   content hash  19f20d6c43016436
+#   text hash     cae77a7156502037
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2c8f021a2fe84775
-#   text hash     2ff553e7a1a3f952
+#   content hash  c68e08c83328a7f7
+#   text hash     f06b9eeb8bcac853
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2a503fb8eb7cf48a
-#   text hash     378db5fb67e28603
+#   content hash  af2805a3d81a638a
+#   text hash     8814e0cb283e914b
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  68ca9f473af9ff9d
-#   text hash     491d46399a3bd65b
+#   content hash  afc254ea9370bbcd
+#   text hash     e79fb9838b65f5bb
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ef3642bb014c1d4f
-#   text hash     056df0998c581596
+#   content hash  f004f5e2cdbf1fcc
+#   text hash     b168e94b449c985c
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0d283d9dac5c91f5
-#   text hash     4613d680f68dbb8a
+#   content hash  939694242d1b6ce5
+#   text hash     f7171ff3809115c6
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

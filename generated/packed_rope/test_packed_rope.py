@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9093e30030773420
-#   text hash     a02fed6315faa180
+#   content hash  4c7fb5dfc6a01076
+#   text hash     459ea78311f5ed93
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  47062a1f40626705
-#   text hash     5f0e6d9ed0fdb207
+#   content hash  82e4a6bbb75abf58
+#   text hash     e428e151b8037820
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6653b3c59ff406fc
-#   text hash     ac0d4f3e2fd67adb
+#   content hash  62a15bd347feea6d
+#   text hash     fe7aabc3d13c10f3
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

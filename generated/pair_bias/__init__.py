@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d30900f63d1f39ac
-#   text hash     43a5ee34de2dfd44
+#   content hash  76eb3626308207ca
+#   text hash     c0a19a6be6dc0231
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e68acd5d03f87f00
-#   text hash     2faf2e2d95aa61a9
+#   content hash  5b6aa2ab243354af
+#   text hash     6a72c6fce1c42213
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  613ab8199df6e0c4
-#   text hash     9cadfa4ae2bfb4d5
+#   content hash  197c1b0e0d2626dc
+#   text hash     55bb2a3f53c61de8
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9bb73df1dbc5d431
-#   text hash     5625b19a4e0e9c9c
+#   content hash  26cc96ead61dd2b6
+#   text hash     6ede618bd52a0acc
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

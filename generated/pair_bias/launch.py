@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  63074145886fa14c
-#   text hash     77e3a8c9c40500fa
+#   content hash  5e8734e64b07f019
+#   text hash     f8f9f1469c3a1ad7
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

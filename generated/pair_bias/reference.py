@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3c60289bbf9acb35
-#   text hash     26db9763a0c26bac
+#   content hash  bff1f1534500265a
+#   text hash     94ee0f587361f5b0
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a252e4cd7c0e0e5e
-#   text hash     66377f5687720ae8
+#   content hash  b63c3b2621e15b1b
+#   text hash     671b7031a3685234
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

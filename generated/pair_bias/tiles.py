@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  331478ee1a1015e2
-#   text hash     5417bb3cdc0bd62e
+#   content hash  44731138fa580de3
+#   text hash     07aaba06f29ec89b
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ca32acd2f5e2a004
-#   text hash     f67b09a5ede07e54
+#   content hash  8dbeb54bcd4368c0
+#   text hash     4c67be5b1e8c50b2
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  743197c33464f5ef
-#   text hash     287f53b4c79f33f0
+#   content hash  ef147372efd5ad30
+#   text hash     a75d818e694a1af8
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5b8de2cb4410f70d
-#   text hash     dc7a5392f3fac6cb
+#   content hash  042e4544a12c7847
+#   text hash     44eb745f82516059
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c4f148ed4d27eb03
-#   text hash     c761966fc5761894
+#   content hash  0d4cf5102962a001
+#   text hash     271178ee62ed3c73
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  71a487c9e25ed0d3
-#   text hash     c566a2445d04c760
+#   content hash  c8e3d68386b661a1
+#   text hash     c3d143d3131332f4
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

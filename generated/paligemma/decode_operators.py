@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  24f8d36cfcead65b
-#   text hash     903a5da23200ec15
+#   content hash  de9093686784a90e
+#   text hash     3a01131c44ed3eed
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

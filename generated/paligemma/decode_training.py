@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7a9a2d09c201d161
-#   text hash     a0a3c7a5a7ec95c9
+#   content hash  41d1472672635249
+#   text hash     c894d8a83b8b6dc8
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

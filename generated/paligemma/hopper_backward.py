@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d1491503bef25fd6
-#   text hash     4c2c87ffd7815b1f
+#   content hash  e2ed34974d6a700c
+#   text hash     7b26cb3ac390d3c6
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a460c247790e13aa
-#   text hash     ac382fdd62cdc604
+#   content hash  052553e7d28b0159
+#   text hash     294a8808a5661c8c
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

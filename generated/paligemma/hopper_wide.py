@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ea18c7b1691cebbc
-#   text hash     1a4f9e3e26d56a60
+#   content hash  368c1c7fca28b676
+#   text hash     58321fcbd938c6ec
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  aaf8434810beef7a
-#   text hash     83ba7586607c6c98
+#   content hash  3ee0b08b41f692e1
+#   text hash     007cd5a8b586f45b
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0cedae78ce4e10a3
-#   text hash     8f5615d9ac0a0188
+#   content hash  b3bfbb70f5ec4f4a
+#   text hash     d37202780f8274d9
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  463cef12cc3db607
-#   text hash     c71cefacb17f63e3
+#   content hash  4db7c060bebdbade
+#   text hash     954d6c39704d64a0
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

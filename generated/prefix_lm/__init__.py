@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  35efc585cc00bbfe
-#   text hash     8748ed0400183503
+#   content hash  bbbab4279ca828fb
+#   text hash     a6633ed080b8a5c8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

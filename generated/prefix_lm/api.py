@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7b0823b26df7882
-#   text hash     a2343b78a2d9104e
+#   content hash  263c65a0afb7d258
+#   text hash     ded3d71f6c63110f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4c0eb0d35510e2b0
-#   text hash     3d5a20fa596a94d3
+#   content hash  3753415deb5f5654
+#   text hash     dd261aa274985c59
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

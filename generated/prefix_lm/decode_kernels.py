@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  011a796c27cdc8d1
-#   text hash     765aa1953d59f6d5
+#   content hash  6525a91446f8b617
+#   text hash     fb177e3849a47d21
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c8deaedde37f7001
-#   text hash     a7d8c9fcd739bd02
+#   content hash  9f1912dd70ac7c64
+#   text hash     0e9a13a14d64d784
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

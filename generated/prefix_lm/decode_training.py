@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ac8b5d1f625d9e9f
-#   text hash     861d67ec6ba7482d
+#   content hash  c08583578a208a3d
+#   text hash     595008186b9fd6f3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  01fcd0c93f64c422
-#   text hash     d973639c5dbe479f
+#   content hash  2e2caeb8014078e4
+#   text hash     3fbee03e308765f3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

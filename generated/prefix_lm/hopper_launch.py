@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8d38530ae18e9029
-#   text hash     dfc44940adce67a2
+#   content hash  9d34146bb8c320f2
+#   text hash     320086a5fa851972
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

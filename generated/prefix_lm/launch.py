@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a3a1f4f0df93d3f7
-#   text hash     93a42fcbb65ab556
+#   content hash  d855ea12f052c9fd
+#   text hash     f56ffd0e241fa3d2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

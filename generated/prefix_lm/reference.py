@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2f7200f13fccdc37
-#   text hash     946e18bed87334f6
+#   content hash  fe9989fa4f9cc416
+#   text hash     d9e5406d39b8f2fc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

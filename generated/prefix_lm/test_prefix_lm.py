@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2e3c6f7f52139efe
-#   text hash     3881a804f82efdb7
+#   content hash  d2e97ad24cdd7365
+#   text hash     e3735a6c63fd47eb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6a362852c00249d8
-#   text hash     9865108b70a0e85f
+#   content hash  d0193997daeff8d8
+#   text hash     d8e1e9d0b63ca3f1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eb520fe8e0d1a3f7
-#   text hash     db380d066086ba6c
+#   content hash  2b5770aa5c140e2e
+#   text hash     def19ce90f638f8f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

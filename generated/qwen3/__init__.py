@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  35ae87152f3db6bc
-#   text hash     d86a73a184c211a7
+#   content hash  367b506e26fa17d5
+#   text hash     37352b27c2d82e56
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fc6fd143b9964948
-#   text hash     10696c71ee0a61c5
+#   content hash  ad2be996d0b4650f
+#   text hash     a72ad20d6008c817
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

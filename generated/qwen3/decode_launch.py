@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ee4977d8a0afcdea
-#   text hash     e1e44515d2f88661
+#   content hash  bc8fea510ec710e8
+#   text hash     63be99262c1c28c2
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

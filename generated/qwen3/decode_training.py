@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  265a6dd95eb1d7e9
-#   text hash     c68da603201f7a8c
+#   content hash  db59a76da56a93f3
+#   text hash     cd48984256fc5d23
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  07d0cd84acb00c25
-#   text hash     6590cb2cce8cf968
+#   content hash  3afcbbf8fdac8b51
+#   text hash     3a4c3f39e97163b6
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  15d9bc5996ca913c
-#   text hash     bd8be736a2be28ee
+#   content hash  584dadf14fe5fc69
+#   text hash     08c5db78b8250579
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

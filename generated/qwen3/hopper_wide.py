@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  468b5e70a4f79934
-#   text hash     4e9636842b20a0a5
+#   content hash  12d418b6734572a0
+#   text hash     c250a737da6878b6
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

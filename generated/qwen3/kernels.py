@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  11aeb4b05056e55b
-#   text hash     8084161a6d438189
+#   content hash  c52e3b300dd049c5
+#   text hash     139e4bdf967fa582
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

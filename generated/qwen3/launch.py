@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fcbd462fb75b553a
-#   text hash     5422bf170ec69fbf
+#   content hash  4893718f2e1aa663
+#   text hash     7c1b131ef7cb5262
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

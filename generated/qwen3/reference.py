@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  58b5253c4dc5b138
-#   text hash     19a5c14b11f35350
+#   content hash  63b3332302a4d263
+#   text hash     79cb87035bc00c10
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  97c3d0be03394139
-#   text hash     4bb575ffba8367d7
+#   content hash  cff3091aabb81ac5
+#   text hash     580543096a0465ad
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f6f1392f51d24c5b
-#   text hash     c52df884ff29fea5
+#   content hash  a7e9189f51d767e2
+#   text hash     2f54ec90ea370d1d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

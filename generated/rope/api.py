@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f22221f92f4059f9
-#   text hash     f210d6033c1a0e19
+#   content hash  cce9e9686ebb41e3
+#   text hash     ba4b6bb53a52a14c
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

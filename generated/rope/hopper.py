@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6342c096523c5109
-#   text hash     502c77c8a722f078
+#   content hash  2e4477fff0f00cfd
+#   text hash     251675196f1c99fb
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

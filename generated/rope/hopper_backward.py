@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d164bda589224bc0
-#   text hash     8a7a035a8f01a473
+#   content hash  698c8e4eb1a799c6
+#   text hash     a06eecec78979c85
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7831f8e72c9995b8
-#   text hash     71bf36f4820a05e6
+#   content hash  d4a279cb73eb5c2d
+#   text hash     9db34d6d7ef0586e
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

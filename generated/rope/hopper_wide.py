@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  69fc44f62f211d39
-#   text hash     883d3be3794381c6
+#   content hash  29b8897faf7c0048
+#   text hash     817382aa21db7bd3
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

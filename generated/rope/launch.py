@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4837cea8b47c39e0
-#   text hash     edaa9d4d09f11d5a
+#   content hash  33027e6a4db97e08
+#   text hash     fba4cccae1e3916a
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  723a8842ab9e4773
-#   text hash     1be62a44af874392
+#   content hash  3214e96e268815d7
+#   text hash     8f79dd77a37f6ba2
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

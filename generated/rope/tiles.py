@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2f620d7f51a7f3d1
-#   text hash     faabd1a68e8bd8a6
+#   content hash  deb32ae0f047bc09
+#   text hash     3ccd3692c7c71965
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

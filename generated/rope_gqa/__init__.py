@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7dd92380a9885a82
-#   text hash     8890eba754ae032a
+#   content hash  4ede207fe04e60b2
+#   text hash     f003af290a2d31c9
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

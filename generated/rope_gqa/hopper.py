@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  52f25695d5002c50
-#   text hash     d4d69a5b12420bd1
+#   content hash  c7ab0de259a4f3f3
+#   text hash     4c119f792816e0d5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  44e97a9541173f7f
-#   text hash     aac8543e2c2a0f07
+#   content hash  cedfcfda9d7ca6a8
+#   text hash     bc77e972d690be99
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  661c9bf9edcf8585
-#   text hash     9c493f49d6a9004f
+#   content hash  f594940649365c6c
+#   text hash     bba59b09ff24e8bc
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

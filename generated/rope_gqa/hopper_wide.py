@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  df626f370f8ea3e3
-#   text hash     4bc73b824513272d
+#   content hash  a8338431b6cfcf39
+#   text hash     4e099287445cd962
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

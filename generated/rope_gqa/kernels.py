@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2f697a3bb341d925
-#   text hash     6814c3a06934c890
+#   content hash  38c06af5b406fe7e
+#   text hash     d83b8790be05cf80
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ce74bd667e79e7fd
-#   text hash     c212a3b4315a1807
+#   content hash  2cdb00645404b1c9
+#   text hash     92d9bd6d7ea18851
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  28ca802b342dd245
-#   text hash     32069a5993148049
+#   content hash  5481cdff8f888fde
+#   text hash     6e7815ed8c69fddb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  21c71f0d29b5188c
-#   text hash     ae15d96c17af01f6
+#   content hash  d421167cd6597347
+#   text hash     642951c4787c2fff
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7da5a468447693a8
-#   text hash     13e453297d0a5c20
+#   content hash  51442c20a0411207
+#   text hash     1dbb00f713398453
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

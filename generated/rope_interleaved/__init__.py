@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7b35459bf3fbaaac
-#   text hash     eba00b030aece6f9
+#   content hash  ae4c6d7fa4889cf3
+#   text hash     5baf088db003b70f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4b2fb47b1832075e
-#   text hash     d97b0b68953b584c
+#   content hash  d33a27c88c13a9d3
+#   text hash     716b27f6a648a1d1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

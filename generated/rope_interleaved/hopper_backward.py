@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f1f585fce2d38491
-#   text hash     1b9f624dd76b96f0
+#   content hash  35b04a22d5f72ccd
+#   text hash     2688b1f324b436bf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3251d5d1b0997f0d
-#   text hash     3f8ccc66f5afee6b
+#   content hash  5d2431ffe91f22d5
+#   text hash     fa263937f6c53014
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

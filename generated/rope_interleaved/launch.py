@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  79d54ac38f0ab24c
-#   text hash     a0c72878f2ae8d9f
+#   content hash  b091e8ee09841ce0
+#   text hash     255cba96cd124c0f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

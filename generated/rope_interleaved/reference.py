@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6223034c6766bde7
-#   text hash     0347be3560f26978
+#   content hash  bfab89e167b488f9
+#   text hash     208e5d04fd43863a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

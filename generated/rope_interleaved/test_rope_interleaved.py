@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cfe8a7b9c9c7f09d
-#   text hash     d2dca430ca313f62
+#   content hash  91483633fd18755c
+#   text hash     9b770d94ca4ab841
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

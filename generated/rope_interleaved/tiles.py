@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  65bb456d671e88da
-#   text hash     009dbfb52003a332
+#   content hash  603a66f04d7609e0
+#   text hash     f863870b7d020877
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f9e217d812251bdf
-#   text hash     fa83936c1ec8dcc9
+#   content hash  d36f279b503b7a53
+#   text hash     6ea48c2e6eaf47c8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dd973d707fbaa4d5
-#   text hash     5c31362a65557261
+#   content hash  71f47fa584a32e2d
+#   text hash     d9b59759f1a24dd9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a0a573f961132ed3
-#   text hash     28f2ee6cdc05be2f
+#   content hash  ec0ddddeaa96bb83
+#   text hash     a89b0f22ac45b305
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

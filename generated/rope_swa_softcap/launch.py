@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  25ab250a9a8d236d
-#   text hash     628067aec6c411af
+#   content hash  4693a7612d4db574
+#   text hash     a5b240d5a07649f3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5693fc89fdb4a508
-#   text hash     68c403ca8cbb9a59
+#   content hash  857dd5cdefc73054
+#   text hash     e1e0a0038357fadb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

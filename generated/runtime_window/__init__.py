@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  278f88b2e2013497
-#   text hash     0a587552fbf8b528
+#   content hash  cb7ee98f99df39e0
+#   text hash     b84e703b262b9129
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a9b5ea1a5f07fd52
-#   text hash     819bc8605b4978b1
+#   content hash  6a9d9e713c11be45
+#   text hash     24d3c4ceb6c967fb
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

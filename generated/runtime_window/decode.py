@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6f3d35ded99b4caf
-#   text hash     233ca804764b369c
+#   content hash  a8e887f02432c1f4
+#   text hash     6ef1a7feab6be06b
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

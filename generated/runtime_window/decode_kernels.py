@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d9de5ac147a551bd
-#   text hash     5c9c952abb6f9b19
+#   content hash  79f0db0494c25df3
+#   text hash     2b948f0f7a609870
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f766745898437091
-#   text hash     0fdbea250cfbf7e8
+#   content hash  186e87ae00e323bd
+#   text hash     3084b681cef95b9c
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c5b4c514ecb635ec
-#   text hash     e85707ed8d7177b0
+#   content hash  904f5bb6f4cc5205
+#   text hash     31cdab7209d47a37
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

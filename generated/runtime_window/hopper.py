@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  52ab99a4c30ae491
-#   text hash     55a805fa13715bf0
+#   content hash  f2cbe399a9b8b94a
+#   text hash     516ea015944d86b7
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

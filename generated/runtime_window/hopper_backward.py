@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  473340e0283e9f11
-#   text hash     4575e887d9019ad5
+#   content hash  78d03fb6c2c2d9b9
+#   text hash     320590d75a179067
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  034acd8fcda8fb3c
-#   text hash     4975d80580a7bd2d
+#   content hash  88e4d0e6b1326c5b
+#   text hash     085141ca5eec3b9b
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

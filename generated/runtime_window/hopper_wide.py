@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  081cc388615d5ba7
-#   text hash     871caa79e65bfc8a
+#   content hash  7c23f89a51cb688a
+#   text hash     8a56781fb4dd8374
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

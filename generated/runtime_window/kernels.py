@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2cb3ec9e1085ddd5
-#   text hash     aeac852b1ac0e719
+#   content hash  ccd4e044ae72ffcb
+#   text hash     3bbdf6fa24cf772a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

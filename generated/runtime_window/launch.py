@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4300efb82f3ce46d
-#   text hash     45c8f62130bea9e5
+#   content hash  9dfd587776c67546
+#   text hash     a56d7ca17f3b536c
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c912d1ef6f3193b6
-#   text hash     48800f3e79ba8169
+#   content hash  9ca06008436f0c9e
+#   text hash     523ea2496eea6cad
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

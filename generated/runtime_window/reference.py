@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6d7ad8567531ed3b
-#   text hash     e68b6bbba1bc3659
+#   content hash  3a72c7b4d2ec232a
+#   text hash     1b8202d46b3fa256
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

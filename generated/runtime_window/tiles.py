@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e0b4f8e20aeed6d3
-#   text hash     753995c3c4a8de13
+#   content hash  76e11806982e5a25
+#   text hash     0562b24701f0789f
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  687c187249e665d2
-#   text hash     72657ef7b74e4400
+#   content hash  f812e913e7b32b03
+#   text hash     b86569915f0fe4f0
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

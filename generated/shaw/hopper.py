@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d89ed2d36542a2f7
-#   text hash     0c9461f1ec0e4082
+#   content hash  549bb683e175ee2d
+#   text hash     abbe2db76b33e31e
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

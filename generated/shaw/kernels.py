@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8cf6891dc906f1b4
-#   text hash     27c3e731812a95f5
+#   content hash  d0388e071dcd39eb
+#   text hash     d100914979c7ae80
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2f7616764a66c1cc
-#   text hash     9076eb38e696309f
+#   content hash  94e7c8465b047f06
+#   text hash     aa84bf5c78d6bc3c
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6c0244d0a7bcddcd
-#   text hash     ec2958179ab75a42
+#   content hash  3abc41726d166ffa
+#   text hash     16ee7986619a04ee
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

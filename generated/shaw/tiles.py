@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d4708daf24bc2ec4
-#   text hash     60b0db0309d8835e
+#   content hash  ad40fe74c6a246b9
+#   text hash     d6bd765a6c7bf93e
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d9d57218f1451ebe
-#   text hash     573ad827a8357b29
+#   content hash  299457bac8f71d70
+#   text hash     cae107f5de91b105
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

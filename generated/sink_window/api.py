@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2b9e33e33b0b57f8
-#   text hash     7857f8e71f4b44f3
+#   content hash  3b355266b7225842
+#   text hash     57630a3f09c20ece
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ab188e4bfdb5ab4d
-#   text hash     149fb37e689d4bc5
+#   content hash  d1b753bc1b902e12
+#   text hash     4d74ea4f33f3d23e
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  883f5740052cf3ec
-#   text hash     fb419624f63e874c
+#   content hash  768f41b4653f988c
+#   text hash     9f394e20f281fa26
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e21b5d97c7383f4d
-#   text hash     20ae0f1b1481ad28
+#   content hash  417d01d2bf862bfc
+#   text hash     a6b2345d546a760c
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0affef11deb65084
-#   text hash     3edc647596d552c7
+#   content hash  a92664c01252f566
+#   text hash     45f9830f5c67233a
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

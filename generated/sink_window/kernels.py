@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8ca352a52ce9101e
-#   text hash     4b153ea0f8bbe035
+#   content hash  77f90688231e48ee
+#   text hash     303351fa095e0a4f
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

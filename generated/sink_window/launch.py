@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  944064215f602702
-#   text hash     b5626604b70a2a97
+#   content hash  256c5d996087cb21
+#   text hash     ed5f9cf6f83894aa
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

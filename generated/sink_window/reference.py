@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  387ad97ab30cdd50
-#   text hash     8c754ef04a6a1685
+#   content hash  6c1da0fe762320a7
+#   text hash     4db607249d94b17a
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3b28bd08eb45faca
-#   text hash     a855d240742cdc1a
+#   content hash  c38558e0cc39498b
+#   text hash     ae4281d18b3b35f1
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  31955c7fedd387cc
-#   text hash     c6bac72f5519be69
+#   content hash  12b2629af60ad5ba
+#   text hash     144f23abff26ac22
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  07eefc42ed7980dd
-#   text hash     1e15a4c2322ecc5e
+#   content hash  5b66426d138b193e
+#   text hash     1664ce90a1b23ab7
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

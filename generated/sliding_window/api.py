@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  853774b870aa7e2c
-#   text hash     a169ed339a993895
+#   content hash  cbfbb48fafd3d6ed
+#   text hash     5a8b5dcc6688019f
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5905d253b2284349
-#   text hash     105d352e35583228
+#   content hash  8bf5784f04eb0c23
+#   text hash     1cbcba77fa0fa2c2
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

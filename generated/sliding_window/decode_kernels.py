@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e5a565776c690613
-#   text hash     71ccdd35e7c9539f
+#   content hash  cbd81a68b76c09c3
+#   text hash     c2b71b7222ebf3ea
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

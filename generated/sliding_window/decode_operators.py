@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  48de7789873696bb
-#   text hash     50d049c2a3d37fc6
+#   content hash  c5babda00ede617c
+#   text hash     3205f64de9507999
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f92c96c87b0fb919
-#   text hash     7c9873a5594f96e4
+#   content hash  46a363d0db0e9891
+#   text hash     db0482a69138b3b9
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1f01594e9fe6dd28
-#   text hash     a71083c89c84f71d
+#   content hash  55f79e9122e84ad2
+#   text hash     c2827aed645e8860
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  78300a615368a5f9
-#   text hash     ef88f54213ce1a17
+#   content hash  609cf167ac912d08
+#   text hash     7bb4d4a995900182
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

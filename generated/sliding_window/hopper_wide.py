@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5973991cc5a65fda
-#   text hash     b076358e423d8ec9
+#   content hash  c92fc5d0fe975459
+#   text hash     3c1745a3ec838549
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

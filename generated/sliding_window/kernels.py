@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  045ebe4134029373
-#   text hash     d39dc24719956f29
+#   content hash  e2e85097c07567b7
+#   text hash     2c46209b4887cb06
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e3a08e3e3695d22b
-#   text hash     dcc9c6cb9fb80b7d
+#   content hash  dd16a3d62c80e23e
+#   text hash     da515ffe96ff112c
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

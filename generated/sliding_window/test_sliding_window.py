@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  dcec3727c5bc90c0
-#   text hash     4b95e82416d40061
+#   content hash  85bd80f32a677bd5
+#   text hash     31efbb15647bb922
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  71a488b054815cc9
-#   text hash     818352b4d0d4c723
+#   content hash  33647a5e159b1bf9
+#   text hash     2a8dd6f055a62cb6
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

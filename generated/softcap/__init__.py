@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ebaca619ac5e432d
-#   text hash     160531f5ade0f00e
+#   content hash  0bb100a1c0a30178
+#   text hash     a83360614c39b607
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  327ffd2d21bedcd5
-#   text hash     0b61b3d92007d04e
+#   content hash  1615b7228a6780b9
+#   text hash     d6e27b99683f74bb
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cddc1699080acaa7
-#   text hash     13602d2af5565295
+#   content hash  e7f8eee7c51011d7
+#   text hash     55198b22c8a0a30f
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  83472aa7e970d330
-#   text hash     b128e6be6d7efe49
+#   content hash  ec74efcecad2d09a
+#   text hash     8c43b0ae12253ee9
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

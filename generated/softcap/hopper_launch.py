@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2edc5817ec8f6628
-#   text hash     e3f749f735ebded3
+#   content hash  8b50ee241a6f9348
+#   text hash     315d49a66a310eda
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

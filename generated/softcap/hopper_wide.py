@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  adf7a5cdbcc2a747
-#   text hash     fb72864e304310c6
+#   content hash  a464ecd83b15aac8
+#   text hash     c3f46e2d71bbf733
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

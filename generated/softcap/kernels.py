@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  30b3270db6e378fe
-#   text hash     7363e50ed9b4b69e
+#   content hash  f073a9c3660373aa
+#   text hash     fcad61a36f8f9a01
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9d34dc2b384066ef
-#   text hash     f65c2be51d98fd52
+#   content hash  eb750f1de8a450de
+#   text hash     464778bf6dde0160
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

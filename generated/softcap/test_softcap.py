@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2a598114c5a15185
-#   text hash     05c0a01fe1f57bd2
+#   content hash  bb2a63d165063b31
+#   text hash     eb63393f50d38891
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  02a62d62c25a807d
-#   text hash     009e56899a0f2434
+#   content hash  e9b45a05192639be
+#   text hash     3e17737a3a2014e9
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

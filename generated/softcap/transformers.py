@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  00e5a6d877dc51cd
-#   text hash     c1647abba8a69178
+#   content hash  dc9694dfb63a637b
+#   text hash     8ff277cf81f2ed13
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

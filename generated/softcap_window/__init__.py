@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d7a4216392357b8a
-#   text hash     0675735da1b1d2a9
+#   content hash  5db5bbd73beb0423
+#   text hash     90fcd7f98bf05011
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b671d9a41c134e3e
-#   text hash     c9b862f143f9742e
+#   content hash  b1285764d862e88a
+#   text hash     a3adc364ca66920e
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c0c44b126cf89f9b
-#   text hash     3208e4a7f8ea500c
+#   content hash  d7a3a88dfb93472d
+#   text hash     c7f56ae27e7f5f9c
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

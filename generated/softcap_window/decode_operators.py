@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e89b40188be5cb12
-#   text hash     f9eb384be7687575
+#   content hash  1fddc261de9b0960
+#   text hash     f43414c5ff5a6cd6
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

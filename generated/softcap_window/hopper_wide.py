@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9ea6487dcc4fa0b9
-#   text hash     1c77029a372b3ce5
+#   content hash  0d2eecd629bcfe41
+#   text hash     088691f1ee5cd0cc
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

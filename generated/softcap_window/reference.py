@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  947222771a18686b
-#   text hash     7036109bb5215bae
+#   content hash  650c6051fff80a4a
+#   text hash     5714b0b44c7e718b
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  711fbefd9a6958a2
-#   text hash     3454329f4fce5499
+#   content hash  f54ca50d98274b82
+#   text hash     b42eca3e78159ef5
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  95b7fa602f1b98cf
-#   text hash     f296323f8e4a2fe5
+#   content hash  7768a01f684d9a2c
+#   text hash     e2e8e922463fede5
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c6c500067c9fa048
-#   text hash     51dcf65407b8ebee
+#   content hash  20f0a12d6c998935
+#   text hash     6e1cc3e3b1bc1b17
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  be2d17e4ce1e413b
-#   text hash     fd365ebcb9c88eab
+#   content hash  69aa88184b5805cc
+#   text hash     a244478690c38fe3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  503851c3a3698e52
-#   text hash     0e216d51ef61c42a
+#   content hash  83a6dff5ccd77058
+#   text hash     e8dd3a960ec479d6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

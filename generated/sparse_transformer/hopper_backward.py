@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e6f968a820fef136
-#   text hash     3f611fe773119df8
+#   content hash  c7a371602ba6dc2a
+#   text hash     2b603fecbdff4a20
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

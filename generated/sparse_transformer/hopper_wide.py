@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9d4e8fa06c55c45b
-#   text hash     91b532d59faa1755
+#   content hash  8526f8ceaa8ed330
+#   text hash     13ebe82eb7a5f696
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

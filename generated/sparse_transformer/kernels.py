@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4708bd348a2e74a5
-#   text hash     85b3404cfca46b15
+#   content hash  479f62bddf6d49ba
+#   text hash     e5201c1e6bc80e0d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

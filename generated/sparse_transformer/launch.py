@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  987d4fd1d9072605
-#   text hash     2467bf0f67c03799
+#   content hash  f2e9d204e1c1cb84
+#   text hash     7f8ca6b67c83dfa9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3a690c60f448d4b9
-#   text hash     7ae3c1c12b11537a
+#   content hash  dddf6fdb5c356695
+#   text hash     a7459cad5cea21a9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

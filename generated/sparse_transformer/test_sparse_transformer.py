@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  37ee58a6f5868ae7
-#   text hash     2fa707c97eeacd27
+#   content hash  b89e5fd68d4d77a6
+#   text hash     38f43cb8a00a8134
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c268bad221a4518c
-#   text hash     86590127c65b7824
+#   content hash  daa494d87607c1f3
+#   text hash     c8f7c04dfb0bcbf4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

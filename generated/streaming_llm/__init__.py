@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  75ac749d0e12c95e
-#   text hash     2206a091afc6194a
+#   content hash  7b9c8a2fedfd8639
+#   text hash     47afc07925dd5100
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  daf50f7589d7de27
-#   text hash     9ce05ac81959b74a
+#   content hash  91f7b1a11a5f64b7
+#   text hash     f3f4e5f08c75d845
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  78b2591940372e46
-#   text hash     9c7051b6f8fbe32a
+#   content hash  695fa487ac8fa03a
+#   text hash     6f9b0f304765f42a
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cbf6ca50ca82108b
-#   text hash     fc8acf9daa9fbf83
+#   content hash  45f7d7fbbcb9d9e4
+#   text hash     db8eb159fabd2798
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

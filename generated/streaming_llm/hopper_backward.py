@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ba608909aae29bc2
-#   text hash     e0d0a99b1e4f7ab9
+#   content hash  901f222d9dc8309b
+#   text hash     fcbd16fca9d1c0c6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8919ec0a451c5a6b
-#   text hash     4fe892920f938b43
+#   content hash  481856319919d5f1
+#   text hash     425aa217bc88fc77
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

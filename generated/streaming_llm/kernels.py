@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  32f1b8d653115e0a
-#   text hash     ead2295de09d28a3
+#   content hash  b9d0c90a68076dcb
+#   text hash     7808781721b23a66
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

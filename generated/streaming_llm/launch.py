@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  acfa663a6e94e117
-#   text hash     d4f15946847c2c4e
+#   content hash  7bb1265e39cc88f2
+#   text hash     3c4dcec9e02316e2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

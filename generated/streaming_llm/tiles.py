@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  79c4f9efaa511f33
-#   text hash     b89b736e77702fe9
+#   content hash  dcc3a624232113f1
+#   text hash     ab41340cbef353d5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  55ccd85c5939c208
-#   text hash     b9efefd74491b43c
+#   content hash  3d86dabb5c7f91ae
+#   text hash     a877d7749ebca236
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

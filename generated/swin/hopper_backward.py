@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  271e8ef65ecf09f6
-#   text hash     abff1e55f10143f7
+#   content hash  70a95220c4d74e63
+#   text hash     04d07a1f14bfabfd
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9df707e2d3924509
-#   text hash     dc5b0c22e4fa77d1
+#   content hash  0309393d605af2bf
+#   text hash     3679e83478fee82b
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

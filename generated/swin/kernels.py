@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c1c21e1f0367c4b5
-#   text hash     d39203fd832d1b5a
+#   content hash  e1db9bb378e144b0
+#   text hash     fb6e9789a2c8a863
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2249952713b094f7
-#   text hash     e26b3449e36974e2
+#   content hash  f95338fd5a89ebfd
+#   text hash     a509549bd5ff9afa
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6a80600e5a600ae7
-#   text hash     29d98e55e3ac3637
+#   content hash  ec8bf1e3f80e3409
+#   text hash     ff839fb1ff75473c
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

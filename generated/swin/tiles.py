@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4850409dd79589a4
-#   text hash     db1cc522a733051f
+#   content hash  a374abd2016f3e5c
+#   text hash     d4eb74314d41ba4f
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

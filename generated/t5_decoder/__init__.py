@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6cf9926b05a621f0
-#   text hash     a3b85e7b955046ed
+#   content hash  7541c8e2219efae2
+#   text hash     a77305f53f928a6d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

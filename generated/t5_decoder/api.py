@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f471a2e5cc3678d3
-#   text hash     4e801a6d39f1ed2b
+#   content hash  e284697a028f84f2
+#   text hash     fcd3f59fdede2acd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4ecc68b641e0b37c
-#   text hash     ad6394d026e6ff02
+#   content hash  ba8c407a2de106eb
+#   text hash     7378205be237703d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dee8648a33448c6b
-#   text hash     32e0d4eae5abcedb
+#   content hash  998b664bc27b6f26
+#   text hash     beed26fc48122494
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2a50ed9335a5f546
-#   text hash     9fc1a083dd925a24
+#   content hash  74d8bb8fb2bf0891
+#   text hash     d68d679309fe3ff0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  47a5e3a0f9b86dcd
-#   text hash     3ee130267251b554
+#   content hash  48892ea7e96e56f9
+#   text hash     09006493e8ae92b9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

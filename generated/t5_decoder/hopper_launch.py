@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bc8a8c23408d68b1
-#   text hash     3dd40c498483bf32
+#   content hash  60874e6b6cac1685
+#   text hash     39a84a6fdca40482
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5bf797b19d6273bc
-#   text hash     e2b828de829755a8
+#   content hash  0e9a762b93dc42d2
+#   text hash     3505a217011a591f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

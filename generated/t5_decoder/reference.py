@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1b4ac2f6b876c018
-#   text hash     ab8f51b326443fe5
+#   content hash  c42af390be2e7ca6
+#   text hash     54c240ce16fdcfff
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  38c550805b5f1a85
-#   text hash     07e0f82401133756
+#   content hash  d5eb8344f8a2e9a2
+#   text hash     ae0a265d7afa317e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f51c8b25373da963
-#   text hash     6bf5b8cd1a94cb7a
+#   content hash  96f7990a55f78f5e
+#   text hash     d28ddf6c286b3e78
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

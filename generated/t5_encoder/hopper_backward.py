@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e504aa9d5edf8779
-#   text hash     8fc1f7ea0b5f2cb9
+#   content hash  fd1f0232b73f091d
+#   text hash     44c61de42690c13b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8dbe53fea5742c5f
-#   text hash     7514408d70c8717d
+#   content hash  2fa0beee91a4cb57
+#   text hash     cd7c49d22e696958
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f19fd028c9b04440
-#   text hash     8a5eb6c3500e7e08
+#   content hash  f3efb48b3f626f59
+#   text hash     0f2a661cebf0d340
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

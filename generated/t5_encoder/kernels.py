@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  69c07b22a2affbeb
-#   text hash     78ae26d5c02a8e5e
+#   content hash  bfba7c41fb79d421
+#   text hash     e766ed59be3b275c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

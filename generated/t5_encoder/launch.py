@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d1cdf8a00f1802e3
-#   text hash     6afd63d185988db9
+#   content hash  c0ff2758bf8120aa
+#   text hash     0adc0651b060eece
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b182eeda3e196bb0
-#   text hash     ca104678c71b5ea3
+#   content hash  9482477c7437b174
+#   text hash     82d1c2c4aaa43239
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  596f76c2c46d92e8
-#   text hash     752f8758861334af
+#   content hash  7d907e20d9dad29c
+#   text hash     c875577623dea5f4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  037b17499b644f99
-#   text hash     36bc63873349aa26
+#   content hash  93a45bd1204f76d1
+#   text hash     4414d9b5133acee4
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

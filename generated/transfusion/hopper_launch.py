@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a4af0ab281e222de
-#   text hash     5b8ea4df1ee40d41
+#   content hash  d9271da71f7ef1e2
+#   text hash     4288fd6b2719abaf
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

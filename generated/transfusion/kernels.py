@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fd21546fa1ac60d4
-#   text hash     7524c6d31b0e5de6
+#   content hash  2e626cd3cb3424a5
+#   text hash     b0bccf2c3e01150c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

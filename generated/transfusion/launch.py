@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e7eb31939a75b44f
-#   text hash     ab25ada110ac949b
+#   content hash  86b65f22b7445333
+#   text hash     25b8e9310649f0be
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

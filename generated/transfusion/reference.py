@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a87909f02c1b6747
-#   text hash     25e7c8302ab843c3
+#   content hash  08d50bba7f5f8b92
+#   text hash     cb502e57f407854f
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3e103c44a8628eab
-#   text hash     2f100a915ae03e02
+#   content hash  9f0cde5fc58b598e
+#   text hash     11392493e1c725ca
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c5fed4f8bf0087fe
-#   text hash     cdf45b70a8525424
+#   content hash  82615c26ca7c8f80
+#   text hash     9e5efcfb57461037
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  906e10024f7d9c12
-#   text hash     8d2bf2fc2330e024
+#   content hash  50b9185b2ab3333a
+#   text hash     bdee3d9746e45b19
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ccc19eef9c7672d0
-#   text hash     2add7fcaf86d9d75
+#   content hash  2338eddf3675e87c
+#   text hash     cf26d872a03e6fe2
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

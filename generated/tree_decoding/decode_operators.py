@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9303b4d5a1b2527c
-#   text hash     32eb25eb9962b75f
+#   content hash  03d438f4d36a48a0
+#   text hash     a8e213229e47641d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ef5a66688d1567fc
-#   text hash     49542c31b46e91ab
+#   content hash  a6c38e13f9aeb4ee
+#   text hash     f6ccb2fab9145357
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

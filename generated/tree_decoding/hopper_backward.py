@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c47f79a6a442f095
-#   text hash     52ea14b7d06ff0f9
+#   content hash  b586b4f0e36e9fff
+#   text hash     cab2dff6506eb557
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

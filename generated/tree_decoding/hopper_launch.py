@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  86e02e5494fe0c72
-#   text hash     9b9a1cb1531a93dc
+#   content hash  730444a6a5b9d5c8
+#   text hash     614d0707125ad8d9
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

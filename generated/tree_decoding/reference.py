@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c17e123d2538fbb8
-#   text hash     29f7864b658c697e
+#   content hash  45a26be6280a0be2
+#   text hash     8aefadd8405b99e8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4ced1efd11a477fb
-#   text hash     550808d40b683a4a
+#   content hash  4b5525cbdccecd0a
+#   text hash     a3562ec7af680f90
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

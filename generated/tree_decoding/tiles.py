@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0f66586157b17c6
-#   text hash     662110b74853f1e5
+#   content hash  f746ff667a0f4abe
+#   text hash     97663272213cd2b0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

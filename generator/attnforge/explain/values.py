@@ -36,11 +36,12 @@ def _value(node: Node, env: Mapping[str, Any], shared: dict[int, Any]) -> Any:
         return node.value
     if node.op in ("var", "option", "local"):
         return env[str(node.value)]
-    if id(node) not in shared:
-        return _result(node, [_value(arg, env, shared) for arg in node.args])
-    if shared[id(node)] is None:
-        shared[id(node)] = _result(node, [_value(arg, env, shared) for arg in node.args])
-    return shared[id(node)]
+    if (known := shared.get(id(node))) is not None:
+        return known
+    found = _result(node, [_value(arg, env, shared) for arg in node.args])
+    if id(node) in shared:
+        shared[id(node)] = found
+    return found
 
 
 def _result(node: Node, args: list[Any]) -> Any:

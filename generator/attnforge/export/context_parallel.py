@@ -42,9 +42,10 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> ContextParallel:
 
 
 def _along(argument: Argument, axes: Sequence[Axis]) -> Along:
+    kinds = [axis.kind for axis in axes]
     found: dict[str, tuple[int, int]] = {}
-    for place, axis in ((i - len(axes), axis) for i, axis in enumerate(axes) if axis.kind in ROW_AXES):
-        found["query" if axis.kind == "query" else "key"] = place, int(axis.per)
-    if [axis.kind for axis in axes].count("key") > 1:  # who reads it at all pairs of keys has them all
-        del found["key"]
+    for i, axis in enumerate(axes):
+        # an input with an entry for each pair of keys is given whole
+        if axis.kind in ROW_AXES and not (axis.kind == "key" and kinds.count("key") > 1):
+            found["query" if axis.kind == "query" else "key"] = i - len(axes), int(axis.per)
     return Along(argument.name, found.get("query"), found.get("key"))

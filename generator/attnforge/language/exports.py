@@ -127,6 +127,12 @@ def read(value: Value | None, spec: Candidate, problems: Problems) -> tuple[str,
     return tuple(word for word, _ in found)
 
 
+def _no_gradients(spec: Candidate) -> Iterator[str]:
+    """Why a spec has no backward pass."""
+    if not spec.algorithm.backward:
+        yield f"the algorithm {spec.algorithm.name} has the forward pass alone; leave algorithm out"
+
+
 def _no_decoding(spec: Candidate) -> Iterator[str]:
     """Why there is no decoding of a spec."""
     for name in sorted(_OF_DECODING.intersection(spec.keywords)):
@@ -146,8 +152,7 @@ def _no_layers(spec: Candidate) -> Iterator[str]:
         yield f"{name!r} is what layers hand over anyway; call the input otherwise"
     for name in sorted(_OF_MODELS.intersection(spec.keywords)):
         yield f"{name!r} is a keyword that models take for themselves; call the input otherwise"
-    if not spec.algorithm.backward:
-        yield f"the algorithm {spec.algorithm.name} has the forward pass alone; leave algorithm out"
+    yield from _no_gradients(spec)
     if spec.rope and (spec.rope.dims or spec.rope.layout != "half"):
         yield "models rotate the halves of whole heads: rope: {layout: half}"
     if spec.packed and spec.layers.seen == "prefix":
@@ -158,8 +163,7 @@ def _no_layers(spec: Candidate) -> Iterator[str]:
 
 def _no_module(spec: Candidate) -> Iterator[str]:
     """Why a spec has no module."""
-    if not spec.algorithm.backward:
-        yield f"the algorithm {spec.algorithm.name} has the forward pass alone; leave algorithm out"
+    yield from _no_gradients(spec)
     if spec.latent:
         yield "keys and values of latent heads share their columns, which projections of a module do not make"
     inputs = {given.name for given in spec.inputs}
@@ -189,16 +193,14 @@ def _no_statistics(spec: Candidate) -> Iterator[str]:
     """Why attention cannot measure what a spec's weights are."""
     for name in sorted(_OF_STATISTICS.intersection(spec.keywords)):
         yield f"{name!r} is a keyword that attention has then; call the input otherwise"
-    if not spec.algorithm.backward:
-        yield f"the algorithm {spec.algorithm.name} has the forward pass alone; leave algorithm out"
+    yield from _no_gradients(spec)
 
 
 def _no_ranks(spec: Candidate) -> Iterator[str]:
     """Why ranks cannot share out a spec's tokens."""
     for name in sorted(_OF_RANKS.intersection(spec.keywords)):
         yield f"{name!r} is a name that attention has then; call the input otherwise"
-    if not spec.algorithm.backward:
-        yield f"the algorithm {spec.algorithm.name} has the forward pass alone; leave algorithm out"
+    yield from _no_gradients(spec)
     if spec.latent:
         yield "keys and values of latent heads share their columns, which are not gathered as one tensor"
     yield from parts.refusals(spec)

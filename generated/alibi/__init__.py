@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7cdede7fcff2167f
-#   text hash     db48cfea7006985b
+#   content hash  f6d546fdc0f77cc5
+#   text hash     ba16469d26735011
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4c39b69451ecb3e2
-#   text hash     af6e112b48e0aebe
+#   content hash  b09165f165dcb948
+#   text hash     34edbe76dc5f99ba
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bcf9e18822251ed5
-#   text hash     23f037d676e4f51a
+#   content hash  360e22cb1f08d18f
+#   text hash     0ae694fd9df484f9
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  158f7be50fd5fe78
-#   text hash     a4616e053bc62917
+#   content hash  436c23b20aa357d8
+#   text hash     bcca78fc9089697e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

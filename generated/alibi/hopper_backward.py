@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e8608072730195d8
-#   text hash     b01f306c57f84bb1
+#   content hash  21727e917462d04b
+#   text hash     cf43c8e079d937a0
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  26990b6775fb3743
-#   text hash     f0335889ee32c8ba
+#   content hash  7e540edd61346169
+#   text hash     8bd990a928fe5a15
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  afd55da1b05a93e0
-#   text hash     85190edc1bfdf40c
+#   content hash  bc794207c42b8845
+#   text hash     b49fb6e859a31990
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2268c5f03cd538c2
-#   text hash     be59242c1bfeac5d
+#   content hash  02d5c0e5c692eac4
+#   text hash     e422605bfe42ad9b
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

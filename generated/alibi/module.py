@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3eb49210c76ab892
-#   text hash     b0a6d91bbee4e011
+#   content hash  d115231bb9c89eee
+#   text hash     ffcc895875b0799a
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  85a8624d7fb54a81
-#   text hash     c4b8c51236a2fcbd
+#   content hash  2d641a5e9e0e40d2
+#   text hash     5c635a67dbdf64ef
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

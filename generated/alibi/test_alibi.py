@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  261e0d05299b18f6
-#   text hash     75c19c437507ba41
+#   content hash  6260b652ac5983f6
+#   text hash     323d15a42ee79c93
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

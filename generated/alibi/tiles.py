@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  305e989685982def
-#   text hash     4570ae428a79d50d
+#   content hash  21f58e8bfe1e48b1
+#   text hash     ab539acc5375002f
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

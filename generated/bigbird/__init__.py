@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  31956a85489d2c8b
-#   text hash     2f671c7f0044435b
+#   content hash  7c1f9f07df98cc18
+#   text hash     69d53ed5f8042406
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ffcd8cd7f08e456c
-#   text hash     5cc62c43444545ca
+#   content hash  0ce823d3e9f8a5ca
+#   text hash     3ddf1a776bee41be
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  dc914494998942fd
-#   text hash     878390594bab6a45
+#   content hash  8f2cf6485ead3a76
+#   text hash     49afef463ae3dac4
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5fed5ad7883683fc
-#   text hash     9d2d74cf01407842
+#   content hash  af532c5ea5adc34e
+#   text hash     49d2e92b22c61dd0
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

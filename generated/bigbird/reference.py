@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  172213565312fe58
-#   text hash     3186362797ac8799
+#   content hash  d45654a971da3bb2
+#   text hash     296dd0cf02389b91
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

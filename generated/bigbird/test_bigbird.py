@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f186c88b8f72ecf6
-#   text hash     cdd84a676708791a
+#   content hash  12befddc5180c248
+#   text hash     a9b20a4bad5f44a6
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

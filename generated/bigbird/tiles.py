@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ca55c4161293a6f9
-#   text hash     d7dfc812c8e66b7d
+#   content hash  5e8faebc1f37deff
+#   text hash     31d4bce31c4c983f
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a1456a677f4eab99
-#   text hash     d0ce20f64740c122
+#   content hash  ac9c65a2cf88f3a7
+#   text hash     2b696ad858e2fec8
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  666aa2d53a3eb5ee
-#   text hash     3b93afe48fcbc1e3
+#   content hash  57bf391b91eb3b4c
+#   text hash     4fc88f8d261b919b
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  77d63a3447e55ca7
-#   text hash     b11e14da5505c2f6
+#   content hash  a06cf67845f7cae5
+#   text hash     72b5efe2c2aef04f
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

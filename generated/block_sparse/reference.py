@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  86b27bb4ce8c1094
-#   text hash     3eaca6036c5ed6ea
+#   content hash  0a448bbd827a106e
+#   text hash     ac527d643a8d00b0
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ae65f623a6c06849
-#   text hash     6e08a10753b54dfb
+#   content hash  d13a21cd13046a5b
+#   text hash     e87b7ef7f56c175f
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  23f4e95df36bd4d6
-#   text hash     018eaec90a1e0e2c
+#   content hash  cee6e9d78bb9cc33
+#   text hash     5c6fdd84dab21e7b
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  16662e24b24345c2
-#   text hash     e91309db67a30a0a
+#   content hash  146b90ac05a744d6
+#   text hash     0bd516a8ba403f51
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

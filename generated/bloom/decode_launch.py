@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f8cd9c843ad6a170
-#   text hash     319168eed22de575
+#   content hash  c458ffeea0e8ff5e
+#   text hash     2a07241ed6ec4afd
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bb14734030441231
-#   text hash     71051ccfc7b9195d
+#   content hash  f25b83ff1fdfb845
+#   text hash     41e140c12dfc249d
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

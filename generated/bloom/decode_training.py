@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4cbd3e538d7aa067
-#   text hash     3bfdd58915a88212
+#   content hash  b3750f977d0af34d
+#   text hash     b4f89ab7554e2aa7
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  657c40bcb7baf69b
-#   text hash     62663400d69ecb23
+#   content hash  9e6826f9c160b2b6
+#   text hash     e8864f8e1b8ecf16
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

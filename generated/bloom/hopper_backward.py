@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0f93db9d17861d3a
-#   text hash     068d29641efb45d3
+#   content hash  62f33295cee85b3d
+#   text hash     92d71afc6b24756f
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

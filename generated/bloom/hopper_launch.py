@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3b021c8e94654998
-#   text hash     f2d3f0931598b715
+#   content hash  2dd4672ac1321f2b
+#   text hash     7198ef0a59a27800
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6a05845b31e12834
-#   text hash     18f81cfd0a3dcd65
+#   content hash  1c4e8766eb05c6b1
+#   text hash     25aa31cb779ab1f0
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dc37f62f74a3bdc3
-#   text hash     362cfa1b3d844072
+#   content hash  692d3028963fe119
+#   text hash     99d415bd17edc4c9
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

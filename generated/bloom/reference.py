@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  39321491869d5d60
-#   text hash     279d208ca09c7322
+#   content hash  91e446fe76958caa
+#   text hash     c8a7a18164ba373f
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7bf91057486c9e27
-#   text hash     5db2460d1d3af7c6
+#   content hash  af03690ab4dc8cb8
+#   text hash     aef86b43a7b6096f
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ddc2da4e12a955d2
-#   text hash     d416f39bf85ace0a
+#   content hash  6cb9d9c1f1ac261f
+#   text hash     481990804e82b625
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

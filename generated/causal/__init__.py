@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6e74f094c76cc2cd
-#   text hash     9fcd4528fdfbe1d5
+#   content hash  55ad9c5b77e7b4ec
+#   text hash     6e5b36625c4d212a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

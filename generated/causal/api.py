@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0e5554122f4d16c9
-#   text hash     782a7d345d5c6183
+#   content hash  5884cccc2d07dd65
+#   text hash     7e5005c4e9dcdb57
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

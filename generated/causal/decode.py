@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  201e6b2fdf24ec2b
-#   text hash     215596de07418a6e
+#   content hash  7c75c63eb7aa91b8
+#   text hash     1596fa1d62f823c0
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c918591d56051f3e
-#   text hash     872cde03384b6cbb
+#   content hash  92c76d94e6aec147
+#   text hash     f0b73fb2c5bb0cb5
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

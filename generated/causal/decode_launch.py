@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c13a3a4de481dcf0
-#   text hash     47a702f4f0563c78
+#   content hash  7df3305899001460
+#   text hash     39304a90e92321b2
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1307ea59f886fcad
-#   text hash     f06f72e9dba10bf6
+#   content hash  7144d17c7a357fe9
+#   text hash     522617bb1587f1b4
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

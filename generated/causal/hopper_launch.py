@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ec0b5d82bf7a755f
-#   text hash     7426f43a13219672
+#   content hash  08c2966bbca822ef
+#   text hash     b481a7ccf9a94432
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

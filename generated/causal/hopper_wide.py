@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1da4b4c8407b5e81
-#   text hash     40123fbeeb4b0f5a
+#   content hash  6ff04a5840d72f1c
+#   text hash     c578d31d50feed47
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bb35c1d6d0429931
-#   text hash     8eae6adac6b758bd
+#   content hash  e4af4de685c75500
+#   text hash     93478f536526eef9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

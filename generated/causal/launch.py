@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  de4b3c0ea81fd3d4
-#   text hash     b0880283e416fbe6
+#   content hash  52f821bee8ac7bbf
+#   text hash     51df796c7f0b940d
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c07e467150154619
-#   text hash     5264d2c534abb9cc
+#   content hash  e71ee799b4d8c041
+#   text hash     61e5783bb64d6ef8
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  67e9a67bd8966988
-#   text hash     1b1af78de6ca0438
+#   content hash  339c8dda43304a22
+#   text hash     97368998e532df22
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  16a32bb902377998
-#   text hash     e97afc113afe2c1f
+#   content hash  2df83073b1ebd80c
+#   text hash     a98a888825bede68
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

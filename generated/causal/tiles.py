@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5d226f2f4cb203aa
-#   text hash     e6e46bb0cadbc9ed
+#   content hash  347ba1d77c20e4a9
+#   text hash     72892f568a0127bc
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f5a7ada24582bc52
-#   text hash     e33950e5826465c0
+#   content hash  4c5daca37ccb689f
+#   text hash     19d54370564bfaf9
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e675ba1063cce95e
-#   text hash     6d03de422aecd918
+#   content hash  c15aa48bc4f990ae
+#   text hash     826bf9a3e288ed2d
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

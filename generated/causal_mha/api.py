@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b9ef62f96d0f2bbb
-#   text hash     92fb240e50ed224d
+#   content hash  82b80ca2e1f708dc
+#   text hash     d6e2bd93fb0a7034
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

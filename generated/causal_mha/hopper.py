@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d170e642c7ef49a5
-#   text hash     da4fee2f87795be3
+#   content hash  9bb1924ebf5f19a6
+#   text hash     f92d1a5fb8da3d1f
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

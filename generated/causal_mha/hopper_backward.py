@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b0ee73ace2dcd3ff
-#   text hash     b881695779e47cd0
+#   content hash  e956003cf7c5e79b
+#   text hash     be48fbcf9cf7a4c7
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

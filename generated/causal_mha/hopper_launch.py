@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5775866e47dede14
-#   text hash     f3e7d028d812cf78
+#   content hash  73cbb41ce4f54ac1
+#   text hash     89bd4eb10d8a48f5
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34b67da0f6a01f98
-#   text hash     5a0530cc8190081d
+#   content hash  41d7af99b02ca92d
+#   text hash     7d4d31dfb0c7f684
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f900e1f6e777021c
-#   text hash     ae271905347b76d0
+#   content hash  b277acc1e1a8db1a
+#   text hash     100b4f171e4fd717
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b21fb63c8fa68161
-#   text hash     e69cfc98ac326573
+#   content hash  c12a854abf129ec9
+#   text hash     d5ad22990523ca91
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

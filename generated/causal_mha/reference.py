@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2d0731fd5f1260df
-#   text hash     d2d2365bdf37b525
+#   content hash  78f927f1f7164db0
+#   text hash     add3ee302c7024e2
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

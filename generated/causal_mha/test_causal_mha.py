@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f20186a4d16805c8
-#   text hash     0d2f7bd8b16d54db
+#   content hash  9752b893e07d63aa
+#   text hash     742a87a47df14663
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

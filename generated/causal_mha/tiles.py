@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ed946e7f96c0c2b8
-#   text hash     47cb246771da93ab
+#   content hash  c137679327333bf3
+#   text hash     4830c48dbbb55430
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  976849c627c6ad63
-#   text hash     dfe5e3b6f9058937
+#   content hash  ca762c668396edf8
+#   text hash     86ed67512dfce52f
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

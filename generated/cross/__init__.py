@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a72944c29cb7c7ca
-#   text hash     4faffd925e2d4439
+#   content hash  20ce977b8d898752
+#   text hash     7ac6952c9d16edde
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1296227bfe58796e
-#   text hash     6ab2ebf4d7bd9807
+#   content hash  e481c7daa4fea391
+#   text hash     530306580e129af9
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

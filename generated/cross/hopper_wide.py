@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  94cda2d662b8996e
-#   text hash     98a0b97397a57f92
+#   content hash  a1a99fcd250a4ee0
+#   text hash     4a71d9fe28cb87ed
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

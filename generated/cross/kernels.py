@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  25578e174c64f6c7
-#   text hash     31baf4958a2de838
+#   content hash  6f2ac4cc30b142c3
+#   text hash     4a540bed2215f5f0
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

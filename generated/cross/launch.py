@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c979b2b410010bef
-#   text hash     be2c61b8a4e65fb7
+#   content hash  ba5afa859372a1ea
+#   text hash     4283b6f4536e8206
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d590f0c844031d9f
-#   text hash     dff12be58c951364
+#   content hash  638e61f0fc231a71
+#   text hash     acfdd8f52680f556
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

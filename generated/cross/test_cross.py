@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1646fd85736efe93
-#   text hash     294bba05c4bf1df1
+#   content hash  c4ee4e1454c699d0
+#   text hash     2dcecc355166f168
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1a19b159cb4038eb
-#   text hash     eb1e5399ce9eedfb
+#   content hash  7d6412466bab003d
+#   text hash     ebb06e28fb13d1e2
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

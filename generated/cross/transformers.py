@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c4dbf6c00e933fe4
-#   text hash     c53b2869280c0962
+#   content hash  2ad9c110cd7c30a9
+#   text hash     1dd25b996dc7418e
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5f31fee5eff9154a
-#   text hash     ecad95f7aeff1deb
+#   content hash  95e3b8cd0de3209b
+#   text hash     c2980ab84a66441a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

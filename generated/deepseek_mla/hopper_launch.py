@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c77dbb00d9d03cd8
-#   text hash     b290185914c3c61c
+#   content hash  a8adca46da8653c4
+#   text hash     1fc372ed13615cf7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

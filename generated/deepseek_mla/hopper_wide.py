@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bf2d45b095388895
-#   text hash     12ae221873d6cf22
+#   content hash  c615e2ab6f245741
+#   text hash     3e542d981d5eaf2a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9b030ad841b362c4
-#   text hash     6b3f972697ef894e
+#   content hash  a3517accbe128a91
+#   text hash     db04db5d8cd57c48
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  59efe951e19c07f7
-#   text hash     14310e0ef08c72d9
+#   content hash  e9156a4ec47a8803
+#   text hash     0fb6da9fae30cc03
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cf554ab0ba0a2da4
-#   text hash     3a19a038381aa9ea
+#   content hash  72b3f1a4925a0e0f
+#   text hash     e548b1810a52e63f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cb7bd12bca765148
-#   text hash     1b2346880d01685c
+#   content hash  10c91c295cdc788c
+#   text hash     8377624103730147
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0ef3d65e2c471249
-#   text hash     9ca6f5b07a4031f1
+#   content hash  45c91ce2939c39c0
+#   text hash     39c0faa2be25ebd6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fc81617b35bac47f
-#   text hash     2e92c1b3d4be8158
+#   content hash  9f5004bdf347d45e
+#   text hash     b257b12d4d9c9c36
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  05b9bc2280cd9b29
-#   text hash     f5100ba1ce84c2c3
+#   content hash  3d1c544c63d96533
+#   text hash     1b2ee75476741900
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  61297d21cf6c9605
-#   text hash     25a92831d8e553eb
+#   content hash  9bdbf69a90bf9a57
+#   text hash     b7e8b95131c422c9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

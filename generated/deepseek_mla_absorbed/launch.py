@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4ef7b9eadf38002f
-#   text hash     7d310a93ff8ec64e
+#   content hash  8dee2ed6cf7aa11a
+#   text hash     7c15df4b4f3ae70e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e0aad8df6ca2319c
-#   text hash     ed0d4647e2e209d6
+#   content hash  2924a6dbb748310e
+#   text hash     75bff542c11bc844
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

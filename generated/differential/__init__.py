@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  efb8b68714895e05
-#   text hash     d38da1b0d01b898d
+#   content hash  af575410b955f30f
+#   text hash     c31fdc8b3c84adc8
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

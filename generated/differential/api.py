@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3d0e01497df787e4
-#   text hash     12009ab47891f72a
+#   content hash  00400ec853385a6f
+#   text hash     50195e81943c0113
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  880de029cbc887fe
-#   text hash     fefcaf105c6e1d61
+#   content hash  91db84b271b44572
+#   text hash     1b20dc37341e846f
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

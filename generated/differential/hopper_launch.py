@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c21df205cdbb67d5
-#   text hash     bb415c0219f3af9f
+#   content hash  941c07b5dbfd4072
+#   text hash     930486f98a7d8672
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f2d95f807081b886
-#   text hash     45dcd68a5caf83df
+#   content hash  956dfb80e26e8c15
+#   text hash     aafd1d6937411d48
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

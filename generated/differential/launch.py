@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  af5fe261e371f8a5
-#   text hash     25b6085aee2d3942
+#   content hash  3511707b5fda2729
+#   text hash     09d96b9263938c7e
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

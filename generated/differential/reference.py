@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  989fe59125bc4ad6
-#   text hash     033f6d76d1655ecb
+#   content hash  0a80d60428f85d50
+#   text hash     d8d30bf7cb4568ce
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

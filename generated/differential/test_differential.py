@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b435f1eff19d1251
-#   text hash     0af5a87ee18ba0f1
+#   content hash  bbd2a83f82d148c2
+#   text hash     0e51d7b587c57c92
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

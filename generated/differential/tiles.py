@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  36bd397ea64ecdaf
-#   text hash     3c6aec5c04bc563f
+#   content hash  56ea27d081458a75
+#   text hash     8b702cdaefd24329
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

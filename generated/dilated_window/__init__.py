@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  15b59a2109a50976
-#   text hash     c1bbb6cc051464c2
+#   content hash  4a129cd06b90c857
+#   text hash     cc11fb0efce1338e
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

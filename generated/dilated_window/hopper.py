@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b391d3e8dabd50c3
-#   text hash     eb383be41f737148
+#   content hash  697e5fd6d57d00c1
+#   text hash     402f6a84f2ac33e7
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

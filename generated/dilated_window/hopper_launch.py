@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  94a9f37495bd5ddb
-#   text hash     b541b7350e863378
+#   content hash  c3d6ba0a41071540
+#   text hash     0929ced641884177
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

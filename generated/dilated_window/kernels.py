@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2995beec126eda92
-#   text hash     08c59371f03b60b3
+#   content hash  dbcb408aa478c0bc
+#   text hash     bc3a326c8c86fb08
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

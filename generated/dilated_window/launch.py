@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cae339064ee4eb32
-#   text hash     7022638b330bb017
+#   content hash  08687049c07652ff
+#   text hash     68f5a892dbc5e8d2
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  29d291d83fbd2892
-#   text hash     dcd66de91e83a017
+#   content hash  7143ef2fd77f9393
+#   text hash     fc8461a9e17142c9
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

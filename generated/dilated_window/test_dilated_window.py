@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a0ff9ba8ea234e78
-#   text hash     28d9a313ac32ca8a
+#   content hash  7d82920e4f8bd47f
+#   text hash     5fb76a939e043e2b
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  46133e717394227b
-#   text hash     3642e069634f983b
+#   content hash  1299c5d2a30ee667
+#   text hash     fa09a8e615e40473
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

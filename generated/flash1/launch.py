@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f5364896a73a4b3d
-#   text hash     209f8e3b795b3c2e
+#   content hash  299178a8856e72e0
+#   text hash     ef6fbf0f84dda001
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3d29b37bf4f0238f
-#   text hash     4d07b47e7f051968
+#   content hash  a9e52aeb0c294db8
+#   text hash     ad9e16d118a77d4a
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4c9dd3c75ad365da
-#   text hash     d9cf46b295b3997d
+#   content hash  9c9a8a4bc00b56ab
+#   text hash     cf99c4144b1c4223
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

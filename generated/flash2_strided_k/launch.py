@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  637b00f02693d94f
-#   text hash     89b77cd47bbcc24e
+#   content hash  f9b1c2939862500d
+#   text hash     013b7ba289b83b7b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

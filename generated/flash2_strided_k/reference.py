@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c8622f00c923e64b
-#   text hash     d25bc284e689f081
+#   content hash  7b6e0e85dbd394cd
+#   text hash     dd2956a15d933646
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

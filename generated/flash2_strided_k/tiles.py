@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ec3a621a57a2ef78
-#   text hash     86e070894237d6cc
+#   content hash  e9e8f289807d46c8
+#   text hash     bce63ba583808a6a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

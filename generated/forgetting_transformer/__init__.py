@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1685fd4a63528d76
-#   text hash     8ef5f4ab3b17d178
+#   content hash  e35a0917e1c55581
+#   text hash     900a1074b69065ea
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

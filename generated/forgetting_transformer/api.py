@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8bb701db1fcac68f
-#   text hash     bf62ad28abaf19a3
+#   content hash  d7094b4082ccead8
+#   text hash     ae0faa21d3b691d2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ede47a8c4e907c80
-#   text hash     d3025f0af9dec0ff
+#   content hash  342e218bb0716cbc
+#   text hash     cecdcbbe9230aaa5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

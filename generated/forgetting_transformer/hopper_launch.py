@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f31c78332c306469
-#   text hash     77a5a8b67a9d2695
+#   content hash  627bcba6874a0c66
+#   text hash     006151243872b907
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

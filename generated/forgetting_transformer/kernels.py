@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  94d5a8c607aaeb2b
-#   text hash     a98e51807c592d64
+#   content hash  b901c5166987253e
+#   text hash     b9a706c1cd54687d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

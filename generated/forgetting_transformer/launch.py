@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  407b0eb7d485c505
-#   text hash     88f69b893264523e
+#   content hash  9d0e5ab0a9301a0b
+#   text hash     4961e7c40d3ebf5f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7a0b1a504e48a8b0
-#   text hash     16b303050d8414d5
+#   content hash  39678a6a05553c0e
+#   text hash     a4fd92f1425cb643
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8d591612bb9bc9ef
-#   text hash     d407d844499d2728
+#   content hash  7b7b9de516d0bc9d
+#   text hash     b6dfa0cae221823f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9c25bfd02bb66457
-#   text hash     01f3e230b1110a6c
+#   content hash  fd3604e799e15f6d
+#   text hash     147a22710cf61b06
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

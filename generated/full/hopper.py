@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1de9b9aa60cbb77e
-#   text hash     7a0810344a81ea81
+#   content hash  fc860aedebc46a2f
+#   text hash     13bc5315d7cbac5f
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

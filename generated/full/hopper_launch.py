@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f8e903ec25391efd
-#   text hash     54555c56a08090eb
+#   content hash  4179ded38238352d
+#   text hash     6be8378f987447ea
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  373a29cf7218bd4d
-#   text hash     33a6c1ae75f59d4a
+#   content hash  e314ef16c7409123
+#   text hash     b7fc7ef1bd38bfe8
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b158b8631b0d26b0
-#   text hash     123eb963144ee4cd
+#   content hash  22b98601d0c53bf5
+#   text hash     39e8e112374c2fbc
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

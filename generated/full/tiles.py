@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d2327ce346cfb553
-#   text hash     75f78b28e342d0ab
+#   content hash  baa2cca3eba0b33d
+#   text hash     d1af7aa19ad16c5c
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

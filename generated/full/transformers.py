@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2804f145c44d6a01
-#   text hash     298f6bccf1ea90c3
+#   content hash  72e5c87f04e75688
+#   text hash     ddbdf85af70c9c3c
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5d7fe18c39ff9e25
-#   text hash     7fc2760d1ae0f168
+#   content hash  7e97185faf342b4a
+#   text hash     75daf38350a23f9d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

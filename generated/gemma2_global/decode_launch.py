@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  46883b0430f9816b
-#   text hash     229b17fc2e2ff723
+#   content hash  54365d7e095aa03d
+#   text hash     0f7d048ccfc224c3
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

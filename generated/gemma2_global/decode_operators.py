@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  88eb12484e772342
-#   text hash     6c10b6c032f62aaa
+#   content hash  9c1950fd3d0b96bc
+#   text hash     85b3e3a78710cd74
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  63b700b54f08649c
-#   text hash     60cf50b6e8f85e6a
+#   content hash  541c79876edfd0b7
+#   text hash     613ddb7946502d54
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

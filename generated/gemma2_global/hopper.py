@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9f11501d70513114
-#   text hash     6cd4bd78c42dd79e
+#   content hash  db1413e53a3f4d5a
+#   text hash     7bb392c9fa07f1b3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f8f98f3c3f7038f3
-#   text hash     67ddc907efa5bd66
+#   content hash  06faf51480e2d3f7
+#   text hash     383c3e17bf2fae0b
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1b9d689492af217d
-#   text hash     255f801bf9b78f86
+#   content hash  1fe11b0a75ec126c
+#   text hash     c0a6541c1b6cd1f9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e65c1f515223273f
-#   text hash     e58b450c5e9e4d9b
+#   content hash  ee5b29c4dcfe91e9
+#   text hash     859938ee356cb5eb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

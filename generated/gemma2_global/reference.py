@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  36f6baa4a94c1f1a
-#   text hash     ce1824722ff93d1b
+#   content hash  c4a5509cef003786
+#   text hash     43ba4157096649e9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  21634ab2833a293a
-#   text hash     878fb5c8ce90d668
+#   content hash  c6b59a0fbfc89f2e
+#   text hash     7ecaafd612e7d698
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

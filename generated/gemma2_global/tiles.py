@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  393c41ae9c3313c8
-#   text hash     69332e79b5fd7e06
+#   content hash  bfafc32add4328f6
+#   text hash     0ea32962f1c87f62
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

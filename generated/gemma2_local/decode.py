@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  006b46fae94d4a68
-#   text hash     b528e97e6df93de7
+#   content hash  7db73617430ff923
+#   text hash     e4ba4128250adf4c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  94e1ee9d9c98f301
-#   text hash     e0d71464629ab061
+#   content hash  842f5f1548e15fcb
+#   text hash     99aed79f12db2372
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

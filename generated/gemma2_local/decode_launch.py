@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6f5159a2766b5f44
-#   text hash     a88daaa249af1a7e
+#   content hash  ce6dd5119cbae1fa
+#   text hash     d91b12a437c4c7f0
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0bcb40b2e95b0ffe
-#   text hash     27dca47a5aa60233
+#   content hash  a8ef9529a35c7968
+#   text hash     065e08982ff96d65
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  14d823a873705df4
-#   text hash     593ed806294e0433
+#   content hash  b3198da2db50990c
+#   text hash     95012c7ec3d97fdc
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a5b4b9fabb36e0a1
-#   text hash     fde3761b7f3b6283
+#   content hash  02d4ec21785a2dc9
+#   text hash     bd93fef0f2c4aa9f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  549e21688dfee38d
-#   text hash     44733b2186051c8e
+#   content hash  653cc85933623ea9
+#   text hash     1c13d8e1880f42b1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  33ee0283dedb9dfd
-#   text hash     57e60557e2d6567f
+#   content hash  751e9a132c515d22
+#   text hash     663648de909fd939
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

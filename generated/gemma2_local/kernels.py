@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  594bf4e5efc2cc7a
-#   text hash     4590ce4fc9c90d6c
+#   content hash  9be15d9f1cbf504e
+#   text hash     bf703f281d08607c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

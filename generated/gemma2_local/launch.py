@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  19fc2b53d2236656
-#   text hash     bfcced186a735eb1
+#   content hash  200d7f9a5f3e8428
+#   text hash     293249a06ec607d6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9256e9c58109089e
-#   text hash     7aff812e57006e2d
+#   content hash  6a0c1c4b5e33576c
+#   text hash     40a06b8d6ee6cf16
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  28fb5b2bddc377c0
-#   text hash     8311da8526810b7a
+#   content hash  78ea93d430a11ebb
+#   text hash     f779cb4d5b56acd4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

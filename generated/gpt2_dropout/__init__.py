@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c985d80ec31c7baa
-#   text hash     d2ec1d4b41a42571
+#   content hash  01fc2e8533eaf1bf
+#   text hash     66ac3440cf4c6d4d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

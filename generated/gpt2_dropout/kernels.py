@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  11eb16622eeabea1
-#   text hash     35f85963db861262
+#   content hash  69f6d91eef81d7ef
+#   text hash     9fb4bbec858299df
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b01ba337a8fdcf1a
-#   text hash     d8b6e644a86578bd
+#   content hash  5c7a0e09284874c2
+#   text hash     f7ff512f4bf4dba4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

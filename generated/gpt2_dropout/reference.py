@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a3da5b139c0f8ebf
-#   text hash     1b5682be9a468ed6
+#   content hash  31a3416b53d37340
+#   text hash     e0e37384e735968a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

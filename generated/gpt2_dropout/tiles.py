@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5349b623aceb055d
-#   text hash     685394aff38c8719
+#   content hash  b8f3429514e05e0a
+#   text hash     0858c03bbdfa51bf
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b31a0284fe3cb7cc
-#   text hash     c779fb70f4dd17b0
+#   content hash  d6b59b2c5946f618
+#   text hash     508ee2e64af09fe2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  10dd87ed8fff6852
-#   text hash     a671642ccc1c3b0e
+#   content hash  fb459af3950727f0
+#   text hash     fb459cccc0a3a45c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

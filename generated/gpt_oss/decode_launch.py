@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e900c626f4ee769b
-#   text hash     5e4f88acf48b4010
+#   content hash  47f429bc3c98c396
+#   text hash     326534de2bee3006
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

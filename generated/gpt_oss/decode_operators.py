@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e95d868547436771
-#   text hash     80182c3a7f49cee2
+#   content hash  f811f97b0d911815
+#   text hash     3d8462fa779526d5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f5a1281fb5a4e28c
-#   text hash     18c2faa0205e4b30
+#   content hash  69f9e1fe6f257e9f
+#   text hash     cf85d7c309c5d275
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d96cccc1db0f0bde
-#   text hash     07b7f5608c364d70
+#   content hash  695ff2746129273d
+#   text hash     ff23be695175d63f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  57979cb47ada3ba0
-#   text hash     969a6211f8a1bea1
+#   content hash  e241650906c642b2
+#   text hash     aedcb3feef47fe3f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d1012f6747f24dff
-#   text hash     83389caa282284f5
+#   content hash  d5c5a92c72e71291
+#   text hash     971c03b380ee3b1d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

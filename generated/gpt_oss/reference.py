@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  61a2afc7edd6c2ff
-#   text hash     61ad568fc22b4b4e
+#   content hash  cf9ead266e381a5b
+#   text hash     1d752ab38dede216
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5056a3129edf3d80
-#   text hash     dcb24c0dc973e98a
+#   content hash  e26df4fbabe1ee8d
+#   text hash     090d891b68590beb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

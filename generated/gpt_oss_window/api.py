@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  67c056da44508023
-#   text hash     6e6c46ca71c4c9c2
+#   content hash  bebb52bbfe0cf347
+#   text hash     6a496ad0c43a6727
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d96c4cfc771babc4
-#   text hash     97dfe79b2590ed59
+#   content hash  ea1a22551de6eec9
+#   text hash     595ff089cf55d1f6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  10725a505f1a6a06
-#   text hash     34466a7ac75bfb41
+#   content hash  f435c6cd04bca438
+#   text hash     f8a1e782f6756310
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e0e2abf0b029d224
-#   text hash     83527f1b32a76c7c
+#   content hash  cc0349903afb8e94
+#   text hash     fb007e92280c5ddf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

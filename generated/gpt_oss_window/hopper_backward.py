@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  97c16eb5267e4117
-#   text hash     84d06e6e0225087b
+#   content hash  3a554ddaf9788a63
+#   text hash     1d127a1637015d26
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -18,7 +18,8 @@ of four warps have 64 of a tile's keys each, side by side:
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or of
                  queries and of dout: also while workers still store what they made of the tile of keys before
     work         for each tile of queries: scores and weights once more, its share of dV and dK, and half of the
-                 program's share of dQ
+                 program's share of dQ; above 64 columns, where query heads share keys, it passes
+                 by tiles that see none of its own
     add_shares   has the copy engine add the program's share of dQ to what is there; up to COUNTED queries it stores that
                  of the first program to come to a tile, and others wait for it
 
@@ -81,6 +82,8 @@ Symbols
                               read
     turn                      the stage that is at hand
     distance                  how far each key stands before each query, q_pos - k_pos
+    low, high                 ends of the tiles of queries that keys of any worker see
+    others                    dS of the other worker
     AHEAD, ASIDE              the first query and the first column of the worker's half of the program's share of dQ
     shares                    each worker's half in shared memory, for the copy engine
     shares_ready              for each worker a barrier that it has stored its half
@@ -204,6 +207,35 @@ def accumulate(
 
 
 @gluon.jit
+def pass_by(
+    at, k_tiles, exchange, queries, BLOCK_D: tl.constexpr, STAGES: tl.constexpr, WORKER: tl.constexpr
+):  # fmt: skip
+    """Make a worker's half of the program's share of dQ where its own dS is nothing, so that the other one's tells it."""
+    factors, factors_ready, shares, shares_ready, shares_read = exchange
+    q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
+    stage, phase = at % STAGES, at // STAGES & 1
+    # the other worker may pass the tile by, too: then nobody else tells that its queries and dout have come
+    mbarrier.wait(q_ready.index(stage), phase)
+    mbarrier.wait(dout_ready.index(stage), phase)
+    turn = at & 1
+    SHARE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    factors.index(turn * 2 + WORKER).store(gl.full([64, 64], 0.0, q_buffer.dtype, SHARE))
+    fence_async_shared()
+    mbarrier.arrive(factors_ready.index(turn), count=1)
+    mbarrier.wait(factors_ready.index(turn), at >> 1 & 1)
+    ASIDE: gl.constexpr = WORKER % (BLOCK_D // 64) * 64
+    share = gl.full([64, 64], 0.0, gl.float32, SHARE)
+    others, k_tile = factors.index(turn * 2 + 1 - WORKER), k_tiles[1 - WORKER].slice(ASIDE, 64, 1)
+    adding = warpgroup_mma(others, k_tile, share, use_acc=False, is_async=True)
+    share = warpgroup_mma_wait(0, [adding])
+    shares.index(WORKER).store(by_threads(share))
+    fence_async_shared()
+    mbarrier.arrive(shares_ready.index(WORKER), count=1)
+    mbarrier.arrive(free.index(stage), count=1)
+    return at + 1
+
+
+@gluon.jit
 def hand_on(places, stage, tile, b, head):
     """Tell workers which tile of which head a stage has."""
     ONE: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
@@ -267,9 +299,25 @@ def work(
             k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
+            if BLOCK_M == 64 and GROUP > 1:
+                # tiles are as long as the keys of a worker, who has a range of its own
+                first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+                low, high = first, last  # those of both workers
+                if WORKER == 0:
+                    k_last = tl.minimum(k_first + 63, k_last)
+                else:
+                    k_first = tl.minimum(k_first + 64, k_last)
             first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            if BLOCK_M == 64 and GROUP > 1:
+                last = tl.minimum(tl.maximum(last, low), high)
+                first = tl.minimum(tl.maximum(first, low), last)
             for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 terms = (scale_log2, k_pos, q_begin)
+                if BLOCK_M == 64 and GROUP > 1:
+                    for _ in tl.range(low, first):
+                        at = pass_by(
+                            at, k_tiles, exchange, queries, BLOCK_D, STAGES, WORKER
+                        )  # fmt: skip
                 # a short tile at the end takes a mask
                 full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
                 for i in tl.range(first, last):
@@ -279,6 +327,11 @@ def work(
                         at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES,
                         SCORES, OUT, WORKER, mixed=mixed
                     )  # fmt: skip
+                if BLOCK_M == 64 and GROUP > 1:
+                    for _ in tl.range(last, high):
+                        at = pass_by(
+                            at, k_tiles, exchange, queries, BLOCK_D, STAGES, WORKER
+                        )  # fmt: skip
             mbarrier.arrive(kv_free.index(stage), count=1)
 
             # through the memory of the last share, once that is read: so that threads store 16 bytes at a time

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7abf5b7f9474a6aa
-#   text hash     fbee6f439de8cb8f
+#   content hash  cbd14ec125f7357f
+#   text hash     840cbd81a8142bad
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

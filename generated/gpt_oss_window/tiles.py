@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5568f2e8e67bc0d1
-#   text hash     62e81f89fe58d6a2
+#   content hash  dd80c1c64cf3edbe
+#   text hash     6c83af223e2f85df
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5c158fc2202c6166
-#   text hash     7f4493eb4b9a1d84
+#   content hash  36466544bec51930
+#   text hash     d879e870d12e0cc1
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  62e75bfea019ac70
-#   text hash     57eda527d55aa62d
+#   content hash  98ef6d7310c59b31
+#   text hash     45cd2efbadaca48d
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ba30be3a9cebf34a
-#   text hash     7afc89f6b23c3860
+#   content hash  0f91d218165aedad
+#   text hash     315e509704013f26
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  55f5376f1b0b1d26
-#   text hash     d1868def790f7196
+#   content hash  f454a66027bfb7f8
+#   text hash     389d62259c343381
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

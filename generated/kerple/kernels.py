@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6abd1fd21f9261f5
-#   text hash     94ecd6b4848cb2ac
+#   content hash  2bf86693a0ad2e05
+#   text hash     235660f6284b1bbd
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

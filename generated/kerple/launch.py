@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e27ef542f0a81645
-#   text hash     19f506df7edae23f
+#   content hash  79eb84a0107725ec
+#   text hash     bc97789f54ce734e
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

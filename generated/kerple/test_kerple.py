@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  edf913724c546838
-#   text hash     74b6e4437c189634
+#   content hash  9feacc4779863d45
+#   text hash     2d34bae4b6b7d8dd
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

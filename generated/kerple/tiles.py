@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  36ab490367da4efd
-#   text hash     0a5692a7f0a7f7d1
+#   content hash  ed07798030f52253
+#   text hash     89df652e00078f84
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

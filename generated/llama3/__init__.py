@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6dc7fd257e2c4138
-#   text hash     009f3b9c24c0d3ea
+#   content hash  7881bdd0931d4ed3
+#   text hash     feaf1e064f3994d6
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0dea80eefaf88316
-#   text hash     fe16a4c00b72c4a8
+#   content hash  86bc0047f9ea2544
+#   text hash     06886e769d42c43b
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ef1fc52f634ae69a
-#   text hash     dfeda4408b79dd1a
+#   content hash  c55d711ba978f299
+#   text hash     3ea9da6bfedcd2b5
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

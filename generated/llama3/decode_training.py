@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  efee5ef2a0f1874c
-#   text hash     ac8ba9dc2dbe2aa2
+#   content hash  513da7677db61b5d
+#   text hash     75f81ccdeabdeb50
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

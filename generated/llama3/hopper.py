@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0d6d7eb4ffb3f886
-#   text hash     263d28e6f7554ac0
+#   content hash  059c3f63b80fac32
+#   text hash     ba153f988af5bdb9
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  490785d2a3873ffe
-#   text hash     7b7089235edcf0e5
+#   content hash  9cf2f607d3dee374
+#   text hash     570214cc4c4ef44a
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

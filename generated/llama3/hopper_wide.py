@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a58cec74141b30a4
-#   text hash     d1f749558b61bc7c
+#   content hash  aafb4fde916e74c5
+#   text hash     172350a4849396c1
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

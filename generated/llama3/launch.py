@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  55149fa784de21b2
-#   text hash     5f3b6a318b3ff725
+#   content hash  97cff31f3a4b7106
+#   text hash     24ff402a97adbd63
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

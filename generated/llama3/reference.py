@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  714d6488772bd09a
-#   text hash     265a69a3eae6156e
+#   content hash  7b9f725ec241279d
+#   text hash     bae2fdced44dd2da
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fd35d32c1badec14
-#   text hash     9bc295c90c5672de
+#   content hash  df3548e26150a34a
+#   text hash     85c78c480ff32196
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

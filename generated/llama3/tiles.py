@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  18a71283c7da6b34
-#   text hash     186b5e16c2a18403
+#   content hash  04449b126993249b
+#   text hash     7ee8ce9bbbf28903
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

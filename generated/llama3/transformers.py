@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bdafecb40c3bba91
-#   text hash     04f0c14274d63eab
+#   content hash  37107c2072582c7b
+#   text hash     adb223fbe365af1f
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  40862ef259b56637
-#   text hash     ccdad63b58fb4b77
+#   content hash  e9adb23c938ea14a
+#   text hash     b2dfd7fbfb5a1dd6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9e1643f5518ca98d
-#   text hash     5f364c227672e02d
+#   content hash  779721f0922ba823
+#   text hash     ed50bbb9c9e6356d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

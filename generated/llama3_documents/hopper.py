@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  24c43d2d030aa1e7
-#   text hash     28966a17262d2dbc
+#   content hash  d5b3976df818e4eb
+#   text hash     72352654721213ff
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

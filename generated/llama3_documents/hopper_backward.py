@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b43a3e5e58b3a7af
-#   text hash     1e9202a5158ff232
+#   content hash  008df2fff35fe9c6
+#   text hash     70c0f177a66e8147
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

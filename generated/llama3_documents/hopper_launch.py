@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e0755db466d3b143
-#   text hash     e6427bd65b2e0daf
+#   content hash  abb72b41b11221e5
+#   text hash     6014787e85aa8147
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  88746668ef614ba3
-#   text hash     95b4c88980136eae
+#   content hash  333b261e06e7150c
+#   text hash     cc7963f5c1a129d7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  574cc113c5f2635c
-#   text hash     f12e6ddb6cd60d15
+#   content hash  639c267f60de7a4a
+#   text hash     c7f5dcedd3cd50c0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b9951e06ffb41d89
-#   text hash     826c9baf88127027
+#   content hash  657bf400e33610b1
+#   text hash     d9b518d250576904
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  032ba294dcfc3fd6
-#   text hash     cdda20a2b5c0a907
+#   content hash  5569d497f9e21ccf
+#   text hash     6fb864f867845c04
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

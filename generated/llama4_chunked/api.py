@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9d26e27d355461ca
-#   text hash     9dea5a181a7a87d0
+#   content hash  9f296654a55e553a
+#   text hash     b79e094bb2de1394
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ebd482a7111a7a15
-#   text hash     fab07660589f3fc5
+#   content hash  98ad462ac4798450
+#   text hash     10c4185dcc1f4358
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8e15e5ce6bdce51f
-#   text hash     6334d02423da608a
+#   content hash  03fbab07658d03a5
+#   text hash     ecd0d815df05ac58
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  65722c8e2689ee22
-#   text hash     5f2636fec0ae1f49
+#   content hash  8fee23ecdc09846b
+#   text hash     1947a91ea464feda
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  edd087b1dcc3ec19
-#   text hash     3f31ce419b972dd1
+#   content hash  4b286c8d392536c3
+#   text hash     2dcfe602bf1b54f7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

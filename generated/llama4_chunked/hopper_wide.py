@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c8685fea9d4bae6b
-#   text hash     daaa5a5eff18488a
+#   content hash  596acae7486c33e1
+#   text hash     18d8c788bd8aeb51
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

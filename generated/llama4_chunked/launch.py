@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  263881be6fe4d4bb
-#   text hash     9ca968c7ec5d704b
+#   content hash  7dc2323e5ab7ce7d
+#   text hash     fa467b5980031a01
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

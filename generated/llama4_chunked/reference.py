@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b1a956034afd35d7
-#   text hash     1c22708880404e89
+#   content hash  e91c195dddc99ebb
+#   text hash     aa38981bd0bce352
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  27ba9591b3b43ac7
-#   text hash     ee6ea3c31f42693e
+#   content hash  ed026f379fbec40d
+#   text hash     b3483949abec9cf2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8ef5afcbaab7fed7
-#   text hash     e3ea283e9296e8b8
+#   content hash  44af24bca4fd0701
+#   text hash     ee9f4c9255f2a74d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7bd488ef95dfcd2d
-#   text hash     19af07a63890229f
+#   content hash  f6ae7e845092aca0
+#   text hash     5bfa87e8de05ce8c
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c7e8637b2ed14d1a
-#   text hash     0e3ce4a4dc2b33f3
+#   content hash  bbbbfe4f3eaf73c6
+#   text hash     c9992d36f0c6b5d5
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

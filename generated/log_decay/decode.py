@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  60c799c0cbd3725c
-#   text hash     d71e1f4465bf85cd
+#   content hash  81999f248c784de5
+#   text hash     4624f88b34db8314
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  db4e098d0f604774
-#   text hash     cfbe7e0f1eba08b8
+#   content hash  64908a42421ca3bf
+#   text hash     c75fdb52b9ef4509
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

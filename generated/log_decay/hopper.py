@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  205352738b282738
-#   text hash     1583e7fe06fb4e68
+#   content hash  19b78fcfd2829ba4
+#   text hash     07c78ecf11da6ded
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

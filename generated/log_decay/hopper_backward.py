@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1932e97e47f37585
-#   text hash     ee901ae322af8e66
+#   content hash  b1f0d19d1dc604cc
+#   text hash     882ce14e8dcc748d
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  71b8cc1bdd1c008b
-#   text hash     1f3809962362e199
+#   content hash  8600fb34cef53110
+#   text hash     5f63fd27eeb92c23
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  91f329f85f536e37
-#   text hash     5b550538a74f8036
+#   content hash  4efaa129c0c6ddf0
+#   text hash     200d4b31bf7c1872
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

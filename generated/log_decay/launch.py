@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bcc75ff5bfa112ea
-#   text hash     07a9140ce532b8bc
+#   content hash  2bb7659edaa1ec09
+#   text hash     40f3173fcf7e92a1
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3477d6629773d1e8
-#   text hash     08087a4978036ff7
+#   content hash  5991c56d38728f02
+#   text hash     38435df9e70bf79e
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

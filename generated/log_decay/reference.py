@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  19dae13ca3658ba3
-#   text hash     79f6e59785b876b9
+#   content hash  64f16480334907a5
+#   text hash     b2b311cb658b6125
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

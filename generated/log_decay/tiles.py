@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  97de45bf6d12e5a7
-#   text hash     2fc6e9d58dcdf3dc
+#   content hash  febd79d966c1081b
+#   text hash     78f21e040e187a4b
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  914265e747edcfc8
-#   text hash     93501a51e975c49c
+#   content hash  385759c9d90c7e1c
+#   text hash     6f56512d0e1c4d5d
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

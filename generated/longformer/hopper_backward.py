@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  35d6cd4ff298fdb0
-#   text hash     e9870e03bf73e055
+#   content hash  b64e70547fb17337
+#   text hash     bfff9df11c555e1d
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

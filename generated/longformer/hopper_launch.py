@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  718258ca0e6945ff
-#   text hash     48487f99d0293060
+#   content hash  22ad0dacb95ad590
+#   text hash     c50e4e93a9024595
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

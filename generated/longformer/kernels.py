@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  64a025a2f378402c
-#   text hash     c77dd28c61cbf544
+#   content hash  a0b6ff6a527209b3
+#   text hash     acf9c7d1c2f9282d
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

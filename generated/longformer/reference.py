@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f9ca4d404bbb9d83
-#   text hash     9d99506ccb5c28d1
+#   content hash  6717ac76a5490802
+#   text hash     510f8640ac2f0fba
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

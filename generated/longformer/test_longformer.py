@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  32ae14e851683fb8
-#   text hash     193e34f0b433704e
+#   content hash  2f1b48e53eab7f15
+#   text hash     a3abd1ec4aac6e7e
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

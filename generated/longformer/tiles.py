@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eb0ed8e145b2d17d
-#   text hash     7f1a27073d510bc8
+#   content hash  8ad4b063e4060ddf
+#   text hash     05d42ee9fd2be065
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

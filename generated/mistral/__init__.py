@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  523c1b2d553a9093
-#   text hash     591f863467c48698
+#   content hash  822034853a7579cc
+#   text hash     9b27419a5ce057d0
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3f2ef67e56a966bf
-#   text hash     d98e38bcdfa26e0a
+#   content hash  41a80b318587f989
+#   text hash     658b80944d5a4c90
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

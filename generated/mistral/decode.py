@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0351cbfb3eca8703
-#   text hash     39d254ec79e86447
+#   content hash  2cbf8e434f8c56ec
+#   text hash     bd9efb4bdc25136a
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

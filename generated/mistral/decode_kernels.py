@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e14baf85a4654153
-#   text hash     d5a0510b48979e0b
+#   content hash  ae5220b99f00bfd9
+#   text hash     5b7581f4ccef4a60
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

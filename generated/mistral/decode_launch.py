@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  45e45365571800a3
-#   text hash     2cc82fd6c15fe549
+#   content hash  cd40fd1c9218be77
+#   text hash     5294696b0a4b0990
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

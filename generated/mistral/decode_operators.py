@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  57dffdb9476d7802
-#   text hash     5670e8bda821b274
+#   content hash  82cbd8f8016b1340
+#   text hash     d78ca7aca177b0b9
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3dacd83930eca88e
-#   text hash     914ecd02c92b24fd
+#   content hash  dbb6fa0c9f82a600
+#   text hash     81b5118e6ce9963a
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

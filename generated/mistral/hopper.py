@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b542d0639fc54935
-#   text hash     c5d1f2e323113c36
+#   content hash  2c670a213a789ec2
+#   text hash     f0bd71343ae0daac
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  97e89ac6a16d8342
-#   text hash     7efb277edec707b0
+#   content hash  b7478d5bad642a3d
+#   text hash     72fa4910afe19066
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  17bcf876d6671143
-#   text hash     446d01ca2b5972ab
+#   content hash  b9afa39816e794de
+#   text hash     5f6c2335dff1f480
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

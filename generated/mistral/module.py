@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  31c3887447c54152
-#   text hash     03461594a9b080d6
+#   content hash  174966425a0077f5
+#   text hash     649fece16195a609
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

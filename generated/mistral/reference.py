@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  58914125978c90f0
-#   text hash     1a78f90fdfcb7ae2
+#   content hash  949b4edd5fd23e9f
+#   text hash     a6b69c9bd2af0849
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c23e778f3cf7f733
-#   text hash     025fc2fb087a0066
+#   content hash  7443399626b5cde4
+#   text hash     7c46a9d0ad16cc63
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  64d5c23eb795c106
-#   text hash     f33b2016f8efcf8d
+#   content hash  5f5fcaf39a2ce83e
+#   text hash     983bca55f8404134
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

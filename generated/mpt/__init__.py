@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6841a849d7f04c23
-#   text hash     b3b655c7cbe6c76c
+#   content hash  72e507a75456ba9f
+#   text hash     76a9c4e98e1c1159
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

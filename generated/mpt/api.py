@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6a1f9ea7e6f6121d
-#   text hash     2a986239c40ec792
+#   content hash  41b0bbfdd45a09e5
+#   text hash     237552ec82fd1ab8
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d8fd7fbab85ce9ab
-#   text hash     4337908aadf76c69
+#   content hash  aef8a25c0fc59f3c
+#   text hash     6707feb28424f25f
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  00cae3d788d5662e
-#   text hash     10c103349857486c
+#   content hash  0cfc0e0369e8d648
+#   text hash     ce85d385838c196f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

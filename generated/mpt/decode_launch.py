@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  992abf7f8a3edf3c
-#   text hash     5f25fdcd6c6f848b
+#   content hash  79c3fe6f2804bc1e
+#   text hash     650a435e1cc4a60e
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  63c5416ca82ec54c
-#   text hash     f9218d69007ab5f9
+#   content hash  2e3036cdf1a4a226
+#   text hash     6b912e6757056cf0
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  205887eebc8e9698
-#   text hash     78f928456c037ee0
+#   content hash  96af440228c6b039
+#   text hash     cee219e14734b9f4
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

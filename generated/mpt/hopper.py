@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1935e0efa67ae608
-#   text hash     6b0fc382954223d3
+#   content hash  3b985575577dcfea
+#   text hash     de9bc773b75ccb0c
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

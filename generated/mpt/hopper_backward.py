@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6d65ca34599953a9
-#   text hash     13fc3d939b55f3d9
+#   content hash  60683f99b73f1efa
+#   text hash     c65f2ea4a089db33
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e1d4384e29c50472
-#   text hash     ff5c5ca62130253b
+#   content hash  054e1545c835c76e
+#   text hash     f44864197cb85d8a
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

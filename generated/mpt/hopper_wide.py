@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  377b0a7c2c0afae2
-#   text hash     58e13048ac40a6b0
+#   content hash  92b43bcf3c02b326
+#   text hash     a5c6f7ec203ecffb
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

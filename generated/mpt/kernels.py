@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2d1dc55a1a9ca816
-#   text hash     d8b7c6c41acb189f
+#   content hash  38fbd2fd62cbdccc
+#   text hash     8b6cbdd8535f5578
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

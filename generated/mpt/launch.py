@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3059c0f27882048d
-#   text hash     b968d428abeb4628
+#   content hash  55eaa4264eb2d96e
+#   text hash     870d125056c8ad8b
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

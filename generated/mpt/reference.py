@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  40a233f6556f3fcf
-#   text hash     eda1c40dea0ab0d2
+#   content hash  e8b6b779f14acce2
+#   text hash     e96dc4220446d44f
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

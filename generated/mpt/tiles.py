@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6c62cabfac6c1e32
-#   text hash     9858da5a5f77f4d6
+#   content hash  1e6079ae887bb0ac
+#   text hash     be62e273f7440cb3
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

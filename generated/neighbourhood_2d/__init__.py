@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8787709a57922890
-#   text hash     b9dc609d9a42a4e8
+#   content hash  93b962d27fd311ee
+#   text hash     408705cc6af0cfe4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

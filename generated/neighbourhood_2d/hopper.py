@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0f5aa2e8350fd3cd
-#   text hash     187191a6ce0e5b81
+#   content hash  da999fb1fcd88761
+#   text hash     65151974d2ea9b2b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2d34de1f15a612fe
-#   text hash     2f41e05b2e3f329f
+#   content hash  9dcf33083438cdb0
+#   text hash     116fd5550131a55d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

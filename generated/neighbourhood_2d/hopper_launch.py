@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0fca51803294419d
-#   text hash     2228ba12bdf6fba2
+#   content hash  5e629553bc87cf39
+#   text hash     21d305e9b3e18541
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

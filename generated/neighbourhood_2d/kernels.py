@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8acf723263b37bef
-#   text hash     d5ca2c5ce40059bf
+#   content hash  13e7a52a9951b9cb
+#   text hash     8c8b0b4df708d29c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

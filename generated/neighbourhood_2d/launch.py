@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  795f19e83435af95
-#   text hash     9402daea7d9bf62a
+#   content hash  b3a6c8fa4efaa4e4
+#   text hash     e239b01ace448ed4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  29ef7356eed1f5e2
-#   text hash     bb8813950fcc408e
+#   content hash  fdd7992a7e97536b
+#   text hash     721dcfc70533b24d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  48597203c90409b5
-#   text hash     47268d30ac3e6a5d
+#   content hash  be52cd0d19350a57
+#   text hash     259d2f6af6e0b8fa
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  052cfd37674f56ce
-#   text hash     86451f52f54d8e1b
+#   content hash  e09c729203151841
+#   text hash     32b02dabf914d5a9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

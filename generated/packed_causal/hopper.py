@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  56f82d0a6511fe8f
-#   text hash     5b5976eecfc14e67
+#   content hash  e6eab9f1c7504398
+#   text hash     9faf9ad1fc837061
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  93cdc88f910f8d09
-#   text hash     8b2b37f732ff1a6d
+#   content hash  da81091642584029
+#   text hash     9fb9fa34a2b41b72
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1779d0f2c032b47b
-#   text hash     3b13467c50674e33
+#   content hash  6a3c9eb6a6b2bae0
+#   text hash     258051120ec3019b
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

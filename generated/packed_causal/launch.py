@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6b43f14ae782cfdc
-#   text hash     8146fb4a0dd1efd7
+#   content hash  69f3b07833005122
+#   text hash     23d9806a273fd860
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e5653a364dce768e
-#   text hash     738ce7bf06619fe7
+#   content hash  8936bc2da6ec23c5
+#   text hash     d7f37e04786ea071
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  db8f99d5f292e44d
-#   text hash     3bfb1abaf02ed9cc
+#   content hash  d04fd56aa9b71a5a
+#   text hash     007ff49e9f35bfd6
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

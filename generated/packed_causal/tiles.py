@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  48778d2d70b9611e
-#   text hash     7c54a6e2c71602ca
+#   content hash  809740dee9dabb91
+#   text hash     e40e2d3070265f88
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

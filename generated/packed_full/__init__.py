@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  50e3868a8865e473
-#   text hash     94e2f0c95adf7b07
+#   content hash  4c3050e05f3fff43
+#   text hash     53cd4cd352e9d8e3
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

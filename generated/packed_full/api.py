@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  007353f2ccb96224
-#   text hash     16bba39f01465840
+#   content hash  d39338e2a45d9f27
+#   text hash     4ac3eec51ce3d49f
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

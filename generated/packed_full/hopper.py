@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9b78c7b276e3963b
-#   text hash     88616774175ccb45
+#   content hash  55b7f7c227108edb
+#   text hash     06a6ddcdaa92a565
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cc931bec9488171c
-#   text hash     dccf51811452ae47
+#   content hash  0b494dd66e33f943
+#   text hash     48f210c3935ded83
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

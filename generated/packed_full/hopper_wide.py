@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  40e641dcd8f79745
-#   text hash     0c13ba80494030ae
+#   content hash  78db4f01490d3fac
+#   text hash     90184f26af01a5c1
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

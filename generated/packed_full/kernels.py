@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  acab27413f31e62f
-#   text hash     626d3bd1a067a8ea
+#   content hash  5602a052670f279d
+#   text hash     b6dd2fda871daf4f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  814481bec97646dd
-#   text hash     6bb9cb3c5c1d5bcf
+#   content hash  a4f72b728e16a14e
+#   text hash     a086dffd918a72c4
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

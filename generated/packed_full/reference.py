@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  caf8f5a0b5f736a4
-#   text hash     e0da06fc9f58143e
+#   content hash  393efeff790bc8ea
+#   text hash     b35f6994a30f1d80
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

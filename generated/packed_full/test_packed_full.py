@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d89766e9cf1ab021
-#   text hash     6bb4fee6d5db0b88
+#   content hash  58915b863656d2e0
+#   text hash     b77613187e814f50
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2515ad4be5136c99
-#   text hash     44513e5dfa9791ec
+#   content hash  6bf80a55376b6907
+#   text hash     7d1bf7eb05f8e04d
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

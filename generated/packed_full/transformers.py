@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2d9e616c9670b873
-#   text hash     fa60dda17116ccc8
+#   content hash  fd71c3a2234650bd
+#   text hash     fb3d0be2a4bdd92e
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e0c4ab2a2ebbd6c6
-#   text hash     591eac85462ee942
+#   content hash  158f661d6efad591
+#   text hash     581bdc36bb7a93b3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c1d609e788f3ad2a
-#   text hash     3617a452881fd3ff
+#   content hash  ffe19aa610d9a611
+#   text hash     008dce12f9b746a2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2cd36f07903fb332
-#   text hash     7bed89b49d6ea0c9
+#   content hash  a4554cf30a9b9ab8
+#   text hash     a1b9a2e5e6b3892c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

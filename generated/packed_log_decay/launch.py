@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8331a6736089667d
-#   text hash     f2ef13b0b1599fb3
+#   content hash  88f01cf627e1438d
+#   text hash     47edf3b044815fbf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

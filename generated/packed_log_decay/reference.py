@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c87e2a6061d62309
-#   text hash     cb16014d0283f293
+#   content hash  8ff0936a1c2c8887
+#   text hash     a2fb1ccf534ae223
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f66bbb3dacb7458f
-#   text hash     34c625f6bb40c03a
+#   content hash  37c7367a5bff157c
+#   text hash     2156e013d8467f03
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

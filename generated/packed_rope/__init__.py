@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b4875680af752ab3
-#   text hash     f9e63949c79ad48a
+#   content hash  cf17a949b056fe1f
+#   text hash     e7b872bb32057138
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  19f20d6c43016436
-#   text hash     cae77a7156502037
+#   content hash  470209ce056a3152
+#   text hash     1f9ea276ac739966
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

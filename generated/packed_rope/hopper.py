@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7ecd13881e6bc619
-#   text hash     7f116191300d2b3d
+#   content hash  980f2b442212fb50
+#   text hash     f925fb528fe3d4f5
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

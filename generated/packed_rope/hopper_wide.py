@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8e59cebbce584220
-#   text hash     ea640b9ef8e04490
+#   content hash  6cb1cd59c2b7a98d
+#   text hash     a7dcbf7a45f61c2c
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

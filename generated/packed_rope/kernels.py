@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  581c62271a8314b5
-#   text hash     091d8e7fb6fa10dd
+#   content hash  52ad4ac44ed7c938
+#   text hash     dbf3a0796a204858
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  afc254ea9370bbcd
-#   text hash     e79fb9838b65f5bb
+#   content hash  38406f3e8c30e899
+#   text hash     881cf83640aa11d3
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f004f5e2cdbf1fcc
-#   text hash     b168e94b449c985c
+#   content hash  637600dddcf7c864
+#   text hash     58be6d785da4c349
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

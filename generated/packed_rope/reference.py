@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  939694242d1b6ce5
-#   text hash     f7171ff3809115c6
+#   content hash  dc3e6219586bcbd4
+#   text hash     3f91dcf2c88e20f2
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

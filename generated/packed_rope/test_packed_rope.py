@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4c7fb5dfc6a01076
-#   text hash     459ea78311f5ed93
+#   content hash  afecc90e31d649b8
+#   text hash     5280197fb55222ef
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  82e4a6bbb75abf58
-#   text hash     e428e151b8037820
+#   content hash  15774984702e8879
+#   text hash     5e0c294c250416a1
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

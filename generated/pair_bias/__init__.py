@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  76eb3626308207ca
-#   text hash     c0a19a6be6dc0231
+#   content hash  4c3eb84e4af52f44
+#   text hash     58e4149545094837
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5b6aa2ab243354af
-#   text hash     6a72c6fce1c42213
+#   content hash  797f289aca0a756a
+#   text hash     97aa1530f30fa8ef
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

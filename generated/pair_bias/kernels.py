@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  26cc96ead61dd2b6
-#   text hash     6ede618bd52a0acc
+#   content hash  61591e6c81e5fb29
+#   text hash     5d1019f3444126c1
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

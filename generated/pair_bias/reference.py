@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bff1f1534500265a
-#   text hash     94ee0f587361f5b0
+#   content hash  5f85d97e450da5d0
+#   text hash     aa54ae46a003815f
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8dbeb54bcd4368c0
-#   text hash     4c67be5b1e8c50b2
+#   content hash  afeaf0dc0b72580f
+#   text hash     8713778898938282
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d7df94adef5b5b49
-#   text hash     b1156d84f5402095
+#   content hash  0229649fed218a6a
+#   text hash     610851383394fbb9
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0d4cf5102962a001
-#   text hash     271178ee62ed3c73
+#   content hash  d74844e98d636a97
+#   text hash     827686d596e8e1af
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c8e3d68386b661a1
-#   text hash     c3d143d3131332f4
+#   content hash  363c18ec105135f3
+#   text hash     1f9b0e70cad09e68
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

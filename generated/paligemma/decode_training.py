@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  41d1472672635249
-#   text hash     c894d8a83b8b6dc8
+#   content hash  b05873e51d5dacec
+#   text hash     2d5fbb0d4b842602
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

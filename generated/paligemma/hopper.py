@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9b39d84199205416
-#   text hash     e9caa1389d21efd3
+#   content hash  43cca3b35277c708
+#   text hash     2e5ce5904ed315a8
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  368c1c7fca28b676
-#   text hash     58321fcbd938c6ec
+#   content hash  3a9d3270f14d9b8d
+#   text hash     b4976e0d6bc5abbc
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3ee0b08b41f692e1
-#   text hash     007cd5a8b586f45b
+#   content hash  dc96c605312d2212
+#   text hash     be2776cfdbaf16d7
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

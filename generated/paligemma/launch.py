@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  43f681e7a8338c7b
-#   text hash     1b4c1665ace52a0a
+#   content hash  b9010aa9c32cbbc3
+#   text hash     46c4565ab52b6971
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b3bfbb70f5ec4f4a
-#   text hash     d37202780f8274d9
+#   content hash  4c58c152fb118ec5
+#   text hash     d3b44362c226f53a
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

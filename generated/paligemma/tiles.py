@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4c09444b1c042ea5
-#   text hash     ac7c150c445a84a8
+#   content hash  b3fcee0d896a39e0
+#   text hash     574dc5232da344eb
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

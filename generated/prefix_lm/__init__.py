@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bbbab4279ca828fb
-#   text hash     a6633ed080b8a5c8
+#   content hash  a2ddea301af593cd
+#   text hash     ab855e83d0a311b4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

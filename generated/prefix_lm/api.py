@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  263c65a0afb7d258
-#   text hash     ded3d71f6c63110f
+#   content hash  c53520f945a9cdeb
+#   text hash     b15d254437054e9a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

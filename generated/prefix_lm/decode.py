@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3753415deb5f5654
-#   text hash     dd261aa274985c59
+#   content hash  bdb23b303303eb35
+#   text hash     7c2d7e7030b562ce
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c08583578a208a3d
-#   text hash     595008186b9fd6f3
+#   content hash  7d206c7f75b01e33
+#   text hash     2fc2d0b6927abbf6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  605d10c4340fd899
-#   text hash     dca051a8fe16385b
+#   content hash  2bbc25719cf55e4e
+#   text hash     b0227d81fe006e2a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

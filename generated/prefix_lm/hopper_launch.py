@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9d34146bb8c320f2
-#   text hash     320086a5fa851972
+#   content hash  0d275f5965e44fd6
+#   text hash     b2887feef05a595c
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6f2c4723a78447a8
-#   text hash     ac54598f4a10cd30
+#   content hash  553de9f6d5d81d8c
+#   text hash     726cfc619050ec86
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d855ea12f052c9fd
-#   text hash     f56ffd0e241fa3d2
+#   content hash  86801cf2df57dd80
+#   text hash     2417c7a267bd0fa3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

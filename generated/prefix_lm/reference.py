@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fe9989fa4f9cc416
-#   text hash     d9e5406d39b8f2fc
+#   content hash  c18dbf939afe390d
+#   text hash     970405647f8c8829
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

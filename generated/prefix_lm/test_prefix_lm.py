@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d2e97ad24cdd7365
-#   text hash     e3735a6c63fd47eb
+#   content hash  c774f0e041b52e1a
+#   text hash     78e973089551cf24
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

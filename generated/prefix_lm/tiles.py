@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d0193997daeff8d8
-#   text hash     d8e1e9d0b63ca3f1
+#   content hash  aebca87aa9847f89
+#   text hash     19a26602d5a0222e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

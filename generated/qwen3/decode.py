@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ad2be996d0b4650f
-#   text hash     a72ad20d6008c817
+#   content hash  b8584cd77d5492f9
+#   text hash     37566cb26ea5bd12
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  674b78e6efafe01d
-#   text hash     5a0699a1626ddba2
+#   content hash  94e8907853fd79d2
+#   text hash     900311f9ff8a8d75
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

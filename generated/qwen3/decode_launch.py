@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bc8fea510ec710e8
-#   text hash     63be99262c1c28c2
+#   content hash  e9dcb6ff88a39410
+#   text hash     3b553078c34de765
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

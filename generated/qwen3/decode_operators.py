@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ff506ea080add33a
-#   text hash     3e8210a1e5fde325
+#   content hash  d50dbf993db2b531
+#   text hash     95eefcf006b7c9f7
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

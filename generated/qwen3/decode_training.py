@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  db59a76da56a93f3
-#   text hash     cd48984256fc5d23
+#   content hash  b167022702452621
+#   text hash     e1a529e13f19560a
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

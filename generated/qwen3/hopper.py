@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b1832166a8a56990
-#   text hash     9cd79ddcd1a086af
+#   content hash  4fcb72a54dccff0c
+#   text hash     183d217960649d88
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

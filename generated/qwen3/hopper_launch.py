@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  584dadf14fe5fc69
-#   text hash     08c5db78b8250579
+#   content hash  de2da82f6c87f8cb
+#   text hash     7affbfec85c553d8
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

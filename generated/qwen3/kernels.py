@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c52e3b300dd049c5
-#   text hash     139e4bdf967fa582
+#   content hash  f0c1a61575681349
+#   text hash     5dc389c548c5ddff
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  63b3332302a4d263
-#   text hash     79cb87035bc00c10
+#   content hash  82c6845c93a4ce02
+#   text hash     f8a6bd08903dcf7b
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f9b663dd9b9c8d21
-#   text hash     9b6be199eeaa3f1e
+#   content hash  33184a0eb660d196
+#   text hash     e0fe2149d2c7372f
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cff3091aabb81ac5
-#   text hash     580543096a0465ad
+#   content hash  206cff3620f407ef
+#   text hash     63917e5050cca001
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

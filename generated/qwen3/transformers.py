@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0e1560c89c8d9e53
-#   text hash     5a31428b80f3714d
+#   content hash  be80c13fa4a2dcbe
+#   text hash     fe00e087c6f840f3
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a7e9189f51d767e2
-#   text hash     2f54ec90ea370d1d
+#   content hash  ba301e46a5b894f1
+#   text hash     a8e928fc17f5a4f8
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

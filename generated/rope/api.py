@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  cce9e9686ebb41e3
-#   text hash     ba4b6bb53a52a14c
+#   content hash  e6f53539490ae26a
+#   text hash     7e3444e3a6b39470
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

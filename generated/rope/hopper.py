@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2e4477fff0f00cfd
-#   text hash     251675196f1c99fb
+#   content hash  bde7d4cc2c0cdde2
+#   text hash     5d57133567b2b424
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

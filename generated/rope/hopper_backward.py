@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  698c8e4eb1a799c6
-#   text hash     a06eecec78979c85
+#   content hash  9b423ec16f3d8e66
+#   text hash     716dcaaa36a41006
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

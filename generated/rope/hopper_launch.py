@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d4a279cb73eb5c2d
-#   text hash     9db34d6d7ef0586e
+#   content hash  7b248e199b5f6839
+#   text hash     6feb5b5b416e51d8
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  29b8897faf7c0048
-#   text hash     817382aa21db7bd3
+#   content hash  d26f4478b7c4d7ba
+#   text hash     062c248f7cda289e
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  352e6fd948c83db0
-#   text hash     ced05e67a3a13c48
+#   content hash  c5999b679de5d556
+#   text hash     79747f96c56f3427
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

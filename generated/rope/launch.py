@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  33027e6a4db97e08
-#   text hash     fba4cccae1e3916a
+#   content hash  958011f3d48d8bd4
+#   text hash     fa6eae96f5737d3e
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4485b29b6099ab3a
-#   text hash     849a0400773d7f0d
+#   content hash  94b477bddea2586f
+#   text hash     b387d7472a6b2a0e
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

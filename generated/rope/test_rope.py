@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3214e96e268815d7
-#   text hash     8f79dd77a37f6ba2
+#   content hash  4343acb5bd38fdba
+#   text hash     ff25393fbbfba16d
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  deb32ae0f047bc09
-#   text hash     3ccd3692c7c71965
+#   content hash  f7249e0b6d061f4b
+#   text hash     34cf2e7c53c7a071
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4ede207fe04e60b2
-#   text hash     f003af290a2d31c9
+#   content hash  79fc0370606d2382
+#   text hash     87e6147c72bcaea7
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  17bcafb53ecdccc8
-#   text hash     5d5cc7da80cdfeb7
+#   content hash  bad77a99eddf3969
+#   text hash     60219516b5a54097
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

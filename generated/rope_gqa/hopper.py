@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7ab0de259a4f3f3
-#   text hash     4c119f792816e0d5
+#   content hash  e21090ea9a6cb9b5
+#   text hash     03d29a384eb357f4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

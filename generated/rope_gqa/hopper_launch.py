@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f594940649365c6c
-#   text hash     bba59b09ff24e8bc
+#   content hash  cfe59790228b11ca
+#   text hash     8e09e122fd1565c1
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a8338431b6cfcf39
-#   text hash     4e099287445cd962
+#   content hash  aa2267de5e58ae3a
+#   text hash     62ba9bdc45265f03
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

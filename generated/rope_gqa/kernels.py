@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  38c06af5b406fe7e
-#   text hash     d83b8790be05cf80
+#   content hash  4f2832d3627ffdae
+#   text hash     3a52aa2dd932778a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

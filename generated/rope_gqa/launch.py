@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2cdb00645404b1c9
-#   text hash     92d9bd6d7ea18851
+#   content hash  0f1508b49a223317
+#   text hash     de127f4e1e0416c2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

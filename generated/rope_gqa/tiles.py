@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  51442c20a0411207
-#   text hash     1dbb00f713398453
+#   content hash  99faf0f8a4f90ce5
+#   text hash     1601d238c5612933
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

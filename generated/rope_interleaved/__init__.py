@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ae4c6d7fa4889cf3
-#   text hash     5baf088db003b70f
+#   content hash  e95ac42fe7103907
+#   text hash     606132300a59c678
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

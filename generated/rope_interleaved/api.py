@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d33a27c88c13a9d3
-#   text hash     716b27f6a648a1d1
+#   content hash  199b71db7af901c0
+#   text hash     6a8ad15cf989bf29
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  caea3fc292bf4343
-#   text hash     d263f48448cd37b2
+#   content hash  611a1f40944f7e82
+#   text hash     436937e2cebcc2c8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

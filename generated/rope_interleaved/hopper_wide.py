@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6746fd3247456adc
-#   text hash     13631a43f9e8e021
+#   content hash  b201d7ff3f495fc7
+#   text hash     5384876af5f563b0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

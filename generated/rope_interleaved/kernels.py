@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5d2431ffe91f22d5
-#   text hash     fa263937f6c53014
+#   content hash  1188372e2903b7e7
+#   text hash     cfcc2a7a16e6617e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

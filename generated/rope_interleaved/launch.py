@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b091e8ee09841ce0
-#   text hash     255cba96cd124c0f
+#   content hash  8f98109eae13281e
+#   text hash     d99bd72cb05a2be7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bfab89e167b488f9
-#   text hash     208e5d04fd43863a
+#   content hash  e88f9e6a4efaee89
+#   text hash     2c6d9bcace58ef10
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  91483633fd18755c
-#   text hash     9b770d94ca4ab841
+#   content hash  1a2e004283b038b7
+#   text hash     168c1936fb7b3249
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

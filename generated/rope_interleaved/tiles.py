@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  603a66f04d7609e0
-#   text hash     f863870b7d020877
+#   content hash  9c8b74c75271de88
+#   text hash     a51a014edf1f3218
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d36f279b503b7a53
-#   text hash     6ea48c2e6eaf47c8
+#   content hash  f3cd07e96b035e2a
+#   text hash     7d73baa20d347a78
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b1620c13684bbe10
-#   text hash     040326dbbb33f2bf
+#   content hash  e5e67b03615a992c
+#   text hash     03ab35fcd08959bf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

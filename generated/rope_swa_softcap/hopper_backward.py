@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0865bc256851523d
-#   text hash     f4ed8dbf99d636b2
+#   content hash  eb28908f6cd91ee2
+#   text hash     8bd79089e6d6caca
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

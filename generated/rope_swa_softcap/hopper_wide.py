@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6fa29841c7e25126
-#   text hash     07313a6444e9ef4e
+#   content hash  1c3bef98b8d65845
+#   text hash     c959ebe690011a24
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ec0ddddeaa96bb83
-#   text hash     a89b0f22ac45b305
+#   content hash  01eb809398859c96
+#   text hash     92bf6a2f5b019bdc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

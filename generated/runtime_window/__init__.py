@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb7ee98f99df39e0
-#   text hash     b84e703b262b9129
+#   content hash  5cc70747234c8ca1
+#   text hash     f4bed66b807d701e
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6a9d9e713c11be45
-#   text hash     24d3c4ceb6c967fb
+#   content hash  7a9d2c78f7a43f74
+#   text hash     3ec5f6c30d4de1ee
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

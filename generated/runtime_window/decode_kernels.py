@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  79f0db0494c25df3
-#   text hash     2b948f0f7a609870
+#   content hash  72b7294eff41ad73
+#   text hash     22661a0312c22a2d
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  186e87ae00e323bd
-#   text hash     3084b681cef95b9c
+#   content hash  bcf5ccb44a5ee294
+#   text hash     794414fe06b337c6
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8dad7f2608a02e35
-#   text hash     f89299ae1403df89
+#   content hash  c5efa9835596b686
+#   text hash     af9eb5f33b52eaa1
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

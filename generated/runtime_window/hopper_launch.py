@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  88e4d0e6b1326c5b
-#   text hash     085141ca5eec3b9b
+#   content hash  d471d93f9c53a4b8
+#   text hash     9de334f7cdbd4568
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

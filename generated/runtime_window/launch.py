@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9dfd587776c67546
-#   text hash     a56d7ca17f3b536c
+#   content hash  c850bd288dab8d48
+#   text hash     2dd6dd67e2a34674
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

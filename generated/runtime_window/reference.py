@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3a72c7b4d2ec232a
-#   text hash     1b8202d46b3fa256
+#   content hash  a4a1db2205ba647a
+#   text hash     8c9f0245fbf03440
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

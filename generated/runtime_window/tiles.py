@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  76e11806982e5a25
-#   text hash     0562b24701f0789f
+#   content hash  029bce345be06487
+#   text hash     91cb18a086ec680b
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

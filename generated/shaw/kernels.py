@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d0388e071dcd39eb
-#   text hash     d100914979c7ae80
+#   content hash  73a1be192fee8307
+#   text hash     bd24b0d87e421e71
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

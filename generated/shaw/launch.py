@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  94e7c8465b047f06
-#   text hash     aa84bf5c78d6bc3c
+#   content hash  8ca4d3ec8bb1f362
+#   text hash     a12ce5e988994e96
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3bed4f70d6e5b87b
-#   text hash     30844d48c6048513
+#   content hash  260074aed38b7871
+#   text hash     5e6ba005191d53c6
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ad40fe74c6a246b9
-#   text hash     d6bd765a6c7bf93e
+#   content hash  029b8f8c03d2dd08
+#   text hash     4b32959828868688
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  299457bac8f71d70
-#   text hash     cae107f5de91b105
+#   content hash  bbf27a1e9eb87579
+#   text hash     8603df3e2bff9f5c
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

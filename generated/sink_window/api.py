@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3b355266b7225842
-#   text hash     57630a3f09c20ece
+#   content hash  6e24710364c7568c
+#   text hash     159f70e55ce191e2
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

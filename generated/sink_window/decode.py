@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d1b753bc1b902e12
-#   text hash     4d74ea4f33f3d23e
+#   content hash  f75f2a1ca16bdf6e
+#   text hash     bc61603fd96bfb9a
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  22044d6d74952e35
-#   text hash     a705fe5edb0f5d9e
+#   content hash  1d44c5143269e96c
+#   text hash     00c5df8d9a775700
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

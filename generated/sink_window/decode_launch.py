@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8da09839db3d8d08
-#   text hash     588eb310012cca4e
+#   content hash  5f67797b95902a11
+#   text hash     8feec984668bdace
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

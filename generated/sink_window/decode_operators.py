@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  768f41b4653f988c
-#   text hash     9f394e20f281fa26
+#   content hash  0e10e2ed11a8b81b
+#   text hash     93bb62a92198752b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

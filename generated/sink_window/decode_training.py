@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8beb6507c687777c
-#   text hash     a5c03e6de6531ad8
+#   content hash  2b0b56e7dee1b9ba
+#   text hash     e0dfe18d5c2ab6ee
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a92664c01252f566
-#   text hash     45f9830f5c67233a
+#   content hash  23cb2b2ed4552dc1
+#   text hash     97cc19a44d1a4b54
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  256c5d996087cb21
-#   text hash     ed5f9cf6f83894aa
+#   content hash  e8425ec899eb8e3c
+#   text hash     deee2cd304665bac
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

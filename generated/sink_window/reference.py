@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6c1da0fe762320a7
-#   text hash     4db607249d94b17a
+#   content hash  f76a7c6052caa131
+#   text hash     2b60539e9b502c93
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

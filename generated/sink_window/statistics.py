@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9384204919e0d17a
-#   text hash     cc1ee1c921b26f4e
+#   content hash  d6644cd378994dba
+#   text hash     6c4141bcd8defc3d
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

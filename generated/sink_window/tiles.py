@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c38558e0cc39498b
-#   text hash     ae4281d18b3b35f1
+#   content hash  d253a9413ba29e48
+#   text hash     2b9ecad9ff3789ec
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

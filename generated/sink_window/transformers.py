@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  12b2629af60ad5ba
-#   text hash     144f23abff26ac22
+#   content hash  3b152ce0532e77ac
+#   text hash     df7b2c16e29d5479
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5b66426d138b193e
-#   text hash     1664ce90a1b23ab7
+#   content hash  feee4460288ef765
+#   text hash     130fbf6d10efc706
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

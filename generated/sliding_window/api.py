@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cbfbb48fafd3d6ed
-#   text hash     5a8b5dcc6688019f
+#   content hash  f9492f4dedf7ecf9
+#   text hash     68e9a64e8940f222
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

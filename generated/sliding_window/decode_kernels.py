@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cbd81a68b76c09c3
-#   text hash     c2b71b7222ebf3ea
+#   content hash  e77ce37792e67f0a
+#   text hash     6a3169292cf3cf44
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

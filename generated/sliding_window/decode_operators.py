@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c5babda00ede617c
-#   text hash     3205f64de9507999
+#   content hash  a4205de2592ceb75
+#   text hash     56394d4bceef45e7
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7e4e337805e49e37
-#   text hash     83af1cfcbec47645
+#   content hash  97fb761b278920bd
+#   text hash     ea65b6b24238e5ef
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  46a363d0db0e9891
-#   text hash     db0482a69138b3b9
+#   content hash  36fdd7e7b7fcdb95
+#   text hash     5c92f9f2c0131a1d
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

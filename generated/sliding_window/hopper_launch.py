@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  609cf167ac912d08
-#   text hash     7bb4d4a995900182
+#   content hash  0e8afc8b30f5a8bb
+#   text hash     49503593ef8d9e24
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c92fc5d0fe975459
-#   text hash     3c1745a3ec838549
+#   content hash  0c2661dbb9f95aff
+#   text hash     7a8ec9920a645b80
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

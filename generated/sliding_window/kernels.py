@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e2e85097c07567b7
-#   text hash     2c46209b4887cb06
+#   content hash  f9c113c1f102cad9
+#   text hash     75f200c5dc43c71e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  dd16a3d62c80e23e
-#   text hash     da515ffe96ff112c
+#   content hash  f29401d1280c3ea0
+#   text hash     e5150915fffac3f9
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  33647a5e159b1bf9
-#   text hash     2a8dd6f055a62cb6
+#   content hash  efb8a45563fa4d78
+#   text hash     c91e54dfa80b7ff3
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

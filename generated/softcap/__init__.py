@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0bb100a1c0a30178
-#   text hash     a83360614c39b607
+#   content hash  12f1ac865aef5136
+#   text hash     0d5ddf61475df71a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

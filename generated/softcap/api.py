@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  71ecbcd63faa3f9c
-#   text hash     aa424d3d82e1ea6b
+#   content hash  b0d8348a388752a0
+#   text hash     2572265fd009ebc9
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1615b7228a6780b9
-#   text hash     d6e27b99683f74bb
+#   content hash  bb244538b74b2eff
+#   text hash     28604a85668e4ce3
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

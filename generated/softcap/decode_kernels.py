@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e7f8eee7c51011d7
-#   text hash     55198b22c8a0a30f
+#   content hash  0f0ac1c1aaafc0ea
+#   text hash     ce093ba32103c6fc
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ec74efcecad2d09a
-#   text hash     8c43b0ae12253ee9
+#   content hash  9f9cdcfc4f194ced
+#   text hash     1a1e94d1b9f8c54c
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9c7e656721a640c2
-#   text hash     52f9e35e81685f27
+#   content hash  fa9e731d6796868f
+#   text hash     0349c3ff72a1afcf
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9a926d578ee69b79
-#   text hash     e75327fe03a2a11a
+#   content hash  ff8d00f79c282e23
+#   text hash     729a97a5ca0b51fa
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8b50ee241a6f9348
-#   text hash     315d49a66a310eda
+#   content hash  bfd4a943c2f5734e
+#   text hash     21fbe527ba25bfd8
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a464ecd83b15aac8
-#   text hash     c3f46e2d71bbf733
+#   content hash  ec413d9448cec479
+#   text hash     0cb5f1df2931a942
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  de2a864ff502b15c
-#   text hash     0452afcbd75809a3
+#   content hash  02ec125e51ebbc5b
+#   text hash     9701d0f76fdc078e
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

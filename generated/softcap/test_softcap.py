@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bb2a63d165063b31
-#   text hash     eb63393f50d38891
+#   content hash  264c16a3458e3154
+#   text hash     4d39da21e4c07e1c
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

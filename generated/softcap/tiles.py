@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e9b45a05192639be
-#   text hash     3e17737a3a2014e9
+#   content hash  ca0f20df4d34107b
+#   text hash     c8a7c2a910a88b9c
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dc9694dfb63a637b
-#   text hash     8ff277cf81f2ed13
+#   content hash  93a0395f9aac5e78
+#   text hash     d5b10d3e8d788536
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5db5bbd73beb0423
-#   text hash     90fcd7f98bf05011
+#   content hash  abaa6d88b63a52aa
+#   text hash     a2c5903bf6e971b4
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

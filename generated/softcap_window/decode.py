@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d7a3a88dfb93472d
-#   text hash     c7f56ae27e7f5f9c
+#   content hash  81c50d7ba61bcec5
+#   text hash     effa3ee0b643a52d
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1fddc261de9b0960
-#   text hash     f43414c5ff5a6cd6
+#   content hash  0d5cbe861e8667b8
+#   text hash     2cc760821c2efb4f
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  98bd2902692ba226
-#   text hash     d8246b7f43542aa9
+#   content hash  0f58946cbf6d598b
+#   text hash     3aaf516b88f241e0
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

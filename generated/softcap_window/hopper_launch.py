@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c69c2f2888f16a9b
-#   text hash     7a24ff8af8e8f890
+#   content hash  8270cc08270426b7
+#   text hash     f329245c55a745ee
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

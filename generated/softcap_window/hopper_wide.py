@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0d2eecd629bcfe41
-#   text hash     088691f1ee5cd0cc
+#   content hash  c67a2525b9308d82
+#   text hash     6b1084809372e364
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ee23b0d5b9809d6c
-#   text hash     da8ffc39f6e71c12
+#   content hash  d996c7e1b4ac26bb
+#   text hash     3c7467cceb587ca4
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  93636670386aec13
-#   text hash     340e2eae288705c2
+#   content hash  11375765eea649d0
+#   text hash     5ca86a789a106228
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

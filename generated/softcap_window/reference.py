@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  650c6051fff80a4a
-#   text hash     5714b0b44c7e718b
+#   content hash  49ff8e6f6b4d7e21
+#   text hash     fc88eefa6e9a67e1
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

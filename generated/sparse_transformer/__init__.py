@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  69aa88184b5805cc
-#   text hash     a244478690c38fe3
+#   content hash  4b42d4a2b48f8095
+#   text hash     23d54d4eb3c9fcfa
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

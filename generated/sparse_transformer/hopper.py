@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  847a35599ac61e13
-#   text hash     d797316aa1581a36
+#   content hash  615cd98b3cadcb9a
+#   text hash     2f1765915c6dfe37
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6e0089153397a050
-#   text hash     56c52c7a23ace7e2
+#   content hash  712216779935d83d
+#   text hash     5499fc92d431ccae
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8526f8ceaa8ed330
-#   text hash     13ebe82eb7a5f696
+#   content hash  9e754298ac5de2bf
+#   text hash     a4e5cf3113f366b4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

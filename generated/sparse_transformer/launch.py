@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f2e9d204e1c1cb84
-#   text hash     7f8ca6b67c83dfa9
+#   content hash  6ec375991856b046
+#   text hash     95d856874718d2e2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

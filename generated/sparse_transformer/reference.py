@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dddf6fdb5c356695
-#   text hash     a7459cad5cea21a9
+#   content hash  cbd14364a5747e2b
+#   text hash     48e276f91dfbc888
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

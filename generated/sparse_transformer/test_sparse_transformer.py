@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b89e5fd68d4d77a6
-#   text hash     38f43cb8a00a8134
+#   content hash  ab0148acddc76acf
+#   text hash     8a8c72d265315623
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

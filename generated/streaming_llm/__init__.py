@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7b9c8a2fedfd8639
-#   text hash     47afc07925dd5100
+#   content hash  564573bdc1ed71e9
+#   text hash     e4fa984e9717d9ba
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

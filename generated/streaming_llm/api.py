@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  203c8d6bb261ed79
-#   text hash     bfeabd2416d25275
+#   content hash  c485cabcddde5847
+#   text hash     e9234e172a64f23b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

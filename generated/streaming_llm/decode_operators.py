@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf5760072793bdf2
-#   text hash     d177305d164c2a05
+#   content hash  af6b0a1ea5021baf
+#   text hash     eb95514c03e3dce7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

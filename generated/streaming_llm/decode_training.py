@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  783a1833e39c1687
-#   text hash     59488d9993dbc3a0
+#   content hash  08673ec27d902abe
+#   text hash     8f5148973129733b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

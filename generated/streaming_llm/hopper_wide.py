@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a834c725b5940e8c
-#   text hash     289c1bd14a431eed
+#   content hash  6eaf053ddb41b48c
+#   text hash     d51ca9f46caf5d8e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b9d0c90a68076dcb
-#   text hash     7808781721b23a66
+#   content hash  52fb45019daa55f6
+#   text hash     d77514cde8291ed8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

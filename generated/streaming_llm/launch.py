@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7bb1265e39cc88f2
-#   text hash     3c4dcec9e02316e2
+#   content hash  a1f64d9eca7c8b2b
+#   text hash     a5c976ed43581537
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

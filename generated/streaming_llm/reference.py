@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7ff6bc3f1d93e980
-#   text hash     ead93fae78523c2d
+#   content hash  182f904656a27ae6
+#   text hash     dda6c68931cc3cf9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3d86dabb5c7f91ae
-#   text hash     a877d7749ebca236
+#   content hash  b0be08b79d27a276
+#   text hash     583a7c0de7ac30e7
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

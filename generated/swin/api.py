@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b85912c15bf68e66
-#   text hash     2cd156702676ae71
+#   content hash  c3714c6f0149699b
+#   text hash     853f34203ebdea3f
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  46b6d0655fe3a553
-#   text hash     16769a1d9b9d5b36
+#   content hash  5a58ec01e180cd66
+#   text hash     07d65ed1f5a5e725
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

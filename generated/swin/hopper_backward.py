@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  70a95220c4d74e63
-#   text hash     04d07a1f14bfabfd
+#   content hash  a62ae39b824ab12a
+#   text hash     d81fc4396e1f4bc1
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

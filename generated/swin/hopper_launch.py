@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0309393d605af2bf
-#   text hash     3679e83478fee82b
+#   content hash  9e459ddb5ba634da
+#   text hash     640acc99da4e3be8
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f95338fd5a89ebfd
-#   text hash     a509549bd5ff9afa
+#   content hash  ad0b400a13dbc299
+#   text hash     5784f678a85e0c8f
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2dc913c66b572110
-#   text hash     69dd67ae0f170bc4
+#   content hash  f79495e221b9f276
+#   text hash     c703fe0650d9fa12
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

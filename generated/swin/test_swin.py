@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ec8bf1e3f80e3409
-#   text hash     ff839fb1ff75473c
+#   content hash  83f9929336bfc2e0
+#   text hash     7b35e7358d6962b4
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7541c8e2219efae2
-#   text hash     a77305f53f928a6d
+#   content hash  c9fd0d2875e07b0c
+#   text hash     49de59ba39f12916
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ba8c407a2de106eb
-#   text hash     7378205be237703d
+#   content hash  0dbe70f3bbebeccc
+#   text hash     9179e275b05dbbdc
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

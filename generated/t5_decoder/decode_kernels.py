@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  998b664bc27b6f26
-#   text hash     beed26fc48122494
+#   content hash  a3a132533ba97c6c
+#   text hash     6b6761a96bade4e1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

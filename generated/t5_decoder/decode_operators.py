@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ff4046786d3fefb0
-#   text hash     044cf94dfeaaad41
+#   content hash  be98cb4a1c76458f
+#   text hash     28d733d20c445259
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  48892ea7e96e56f9
-#   text hash     09006493e8ae92b9
+#   content hash  cc007e3f4d279b44
+#   text hash     90c3466ed2f5c2b6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

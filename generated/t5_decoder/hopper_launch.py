@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  60874e6b6cac1685
-#   text hash     39a84a6fdca40482
+#   content hash  d3a43a15938c04f4
+#   text hash     93eceab45921149d
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

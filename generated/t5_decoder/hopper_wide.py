@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  306c64e0f0ef9da1
-#   text hash     2eb6aef3dbddefe4
+#   content hash  ae6d9ec7ef7dc51c
+#   text hash     4968a57e63834ace
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

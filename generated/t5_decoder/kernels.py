@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0e9a762b93dc42d2
-#   text hash     3505a217011a591f
+#   content hash  c6761bb134451f03
+#   text hash     7fb5e20cb05bdbf2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  37ff94ebec8aa785
-#   text hash     d2781e11f1e7ae5b
+#   content hash  0a5378b21d080075
+#   text hash     cd69c5ecd143abda
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5250b1886b54fc79
-#   text hash     f817f2ed6a363ce1
+#   content hash  a161bf0f3435cf3c
+#   text hash     c41d34adce66636d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d5eb8344f8a2e9a2
-#   text hash     ae0a265d7afa317e
+#   content hash  8cb17d3b23165781
+#   text hash     96cdfea5486a86e6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

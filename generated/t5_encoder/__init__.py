@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  96f7990a55f78f5e
-#   text hash     d28ddf6c286b3e78
+#   content hash  47f6d540bbd095db
+#   text hash     f6f86f0e5b59ae7e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

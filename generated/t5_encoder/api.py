@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3cf9fb2fd2723377
-#   text hash     1be051097b567c03
+#   content hash  0cef7ff451434838
+#   text hash     9d26ff45b6861a22
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

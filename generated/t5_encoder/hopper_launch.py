@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2fa0beee91a4cb57
-#   text hash     cd7c49d22e696958
+#   content hash  d3a1b0b98301b114
+#   text hash     ed55a4795f9a2623
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f3efb48b3f626f59
-#   text hash     0f2a661cebf0d340
+#   content hash  5832131a64f8608e
+#   text hash     cd8c0dd4cb5f7d97
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

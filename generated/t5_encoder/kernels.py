@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bfba7c41fb79d421
-#   text hash     e766ed59be3b275c
+#   content hash  10d0746400bb6eaf
+#   text hash     2be75c1051f27f98
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

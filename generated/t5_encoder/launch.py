@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c0ff2758bf8120aa
-#   text hash     0adc0651b060eece
+#   content hash  efb879a9d6683028
+#   text hash     97236df698631493
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

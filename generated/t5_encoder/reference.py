@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9482477c7437b174
-#   text hash     82d1c2c4aaa43239
+#   content hash  7ca0d5b568b5d452
+#   text hash     89ee64aec49ad023
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

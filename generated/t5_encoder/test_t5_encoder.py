@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7a34113156b130f1
-#   text hash     960a1d5bbf6b701c
+#   content hash  7e3b08d89a1a0e3a
+#   text hash     d36882988daab7a7
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

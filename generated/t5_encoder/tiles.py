@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7d907e20d9dad29c
-#   text hash     c875577623dea5f4
+#   content hash  23a759e068f382b1
+#   text hash     2a2dcee1493428fc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  93a45bd1204f76d1
-#   text hash     4414d9b5133acee4
+#   content hash  74297b4db61444ab
+#   text hash     1a5141ce5e0f1811
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  84c1ed08df449c48
-#   text hash     a4bca9430a9ee9c5
+#   content hash  5a9cb799984c8c6b
+#   text hash     245adbca7cc4a892
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4d86f1bc1bc1f613
-#   text hash     3cfb2a1903d745b2
+#   content hash  8618296470babd9f
+#   text hash     e82cff6010684522
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  44030d3f1ba270a6
-#   text hash     520b6bb7217ae107
+#   content hash  3af6030f4e133ba9
+#   text hash     7b5795de37da67b3
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

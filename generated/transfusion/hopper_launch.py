@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d9271da71f7ef1e2
-#   text hash     4288fd6b2719abaf
+#   content hash  ce024b825c5491df
+#   text hash     7ddc12f8f655443c
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2e626cd3cb3424a5
-#   text hash     b0bccf2c3e01150c
+#   content hash  17a9dc78246eb8c7
+#   text hash     965f125a5f8282f0
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

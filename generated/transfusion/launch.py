@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  86b65f22b7445333
-#   text hash     25b8e9310649f0be
+#   content hash  4d80b399db0d80ef
+#   text hash     2eccde160a4f6492
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

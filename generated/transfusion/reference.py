@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  08d50bba7f5f8b92
-#   text hash     cb502e57f407854f
+#   content hash  fa76d57b7938bb70
+#   text hash     b7d3cbf12af81199
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  82615c26ca7c8f80
-#   text hash     9e5efcfb57461037
+#   content hash  cc1f8c6118d90b30
+#   text hash     c80f818c14b4e49b
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

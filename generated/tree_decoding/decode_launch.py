@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b5478a00d289bbb2
-#   text hash     3b5dbe4a88b5ad27
+#   content hash  8523c79cbe428287
+#   text hash     0d99215b605d17a4
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  03d438f4d36a48a0
-#   text hash     a8e213229e47641d
+#   content hash  f4bbd3d9c6893667
+#   text hash     79363425b918e6d6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  83394c9f312e0c90
-#   text hash     493f85ab05a53654
+#   content hash  4fefa7728e7b3a36
+#   text hash     b451de53acb966b4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a6c38e13f9aeb4ee
-#   text hash     f6ccb2fab9145357
+#   content hash  842568862e1a802c
+#   text hash     4d216e4f15c20db7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  730444a6a5b9d5c8
-#   text hash     614d0707125ad8d9
+#   content hash  23482834e0c5b55a
+#   text hash     b4a4ad804fbfbe6b
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

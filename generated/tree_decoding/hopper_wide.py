@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f28b608727702987
-#   text hash     d8e36b16bcd73025
+#   content hash  cb3566e68fba4daa
+#   text hash     10f3754bee2f72de
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a62ae0e6d8940593
-#   text hash     589d2861127e0125
+#   content hash  dc57fe7e50562fd5
+#   text hash     56c2fd52306f1731
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d95a4f6dfbcd3cbe
-#   text hash     5e61087084243c19
+#   content hash  b6ce00f4f9108d21
+#   text hash     f216a0eb544ea2de
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f746ff667a0f4abe
-#   text hash     97663272213cd2b0
+#   content hash  84886e0533aa50f5
+#   text hash     ad07811fec9c0732
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -35,7 +35,7 @@ class DType:
         return self.name
 
 
-# of int16 and uint16, bits alone are looked at
+# of int16 and uint16, bits alone are looked at; uint32 counts, up to what int32 holds
 TYPES = {
     name: DType(name, getattr(torch, known))
     for name, known in {
@@ -46,13 +46,14 @@ TYPES = {
         "float8e4nv": "float8_e4m3fn",
         "int64": "int64",
         "int32": "int32",
+        "uint32": "int32",
         "int16": "int16",
         "uint16": "int16",
         "int8": "int8",
         "int1": "bool",
     }.items()
 }
-_BY_TORCH = {known.torch: known for name, known in TYPES.items() if name != "uint16"}
+_BY_TORCH = {known.torch: known for name, known in TYPES.items() if not name.startswith("uint")}
 
 
 def type_of(x: torch.Tensor) -> DType:

@@ -26,6 +26,7 @@ from test_hopper_faults import (
     OF_WIDE_HEADS,
     OUTGROWN,
     PACKED,
+    PASSED,
     RETAKEN,
     WIDE,
     faulty,
@@ -394,6 +395,25 @@ def rendered(given: RandomSpec, folder: Path) -> Plan:
     return plan.build(loaded)
 
 
+# of which keys of a tile queries see nothing: the later ones, the earlier ones, or all of them between two others
+APART = {
+    "of later keys": "q >= k",
+    "of earlier keys": "q >= k and q < k + 70",
+    "of all between": "q // 64 == k // 64 * 3",
+    "of a tile": "q >= k + 300",
+}
+
+
+@pytest.mark.parametrize("keep", APART.values(), ids=APART)
+@pytest.mark.parametrize("kv_heads", [1, 4])
+def test_workers_pass_by_what_the_other_one_sees_alone(keep: str, kv_heads: int, tmp_path: Path) -> None:
+    text = f"name: apart\nheads: grouped\nmask: [{{expr: '{keep}'}}]\n"
+    of = rendered(RandomSpec("apart", text), tmp_path)
+    assert of.hopper and of.hopper.backward and of.hopper.backward.walk.own
+    package = Package(tmp_path / "apart")
+    assert max(distances(package, of, Sizes(1, 450, 450, 4, kv_heads, 128, 128, "fp16"))) < CLOSE
+
+
 # how scores fall with the distance, and whether a query's and a key's share of that are told apart
 SLOPES = {
     "score: [{expr: 'score + 0.25 * (k - q)'}]\nmask: [causal]": True,
@@ -596,7 +616,7 @@ SEEN = {
 def test_a_fault_shows(fault: str, tmp_path: Path) -> None:
     file, right, wrong = SEEN[fault]
     wide = file == WIDE or fault in OF_ONE_STAGE | OF_SHORT_TILES
-    name, size = file.partition("/")[0], 256 if wide else 64
+    name, size = file.partition("/")[0], 256 if wide else 128 if fault in PASSED else 64
     length = 50 if fault in OF_ONE_STAGE else 500
     package = faulty(file, right, wrong, tmp_path)
     # most faults show in the first entry, those of what programs take in turns after many tiles

@@ -50,6 +50,9 @@ FAULTS = {
     "dQ of the last program alone": (BACKWARD, "if before == 0:\n            s", "if before >= 0:\n            s"),
     "delta with the other sign": (BACKWARD, "(dp - delta[None, :])", "(dp + delta[None, :])"),
     "the first worker's keys for both": (BACKWARD, "k_tiles[WORKER]", "k_tiles[0]"),
+    "dS of a tile passed by": (BACKWARD, "0.0, q_buffer.dtype, SHARE", "1.0, q_buffer.dtype, SHARE"),
+    "a tile passed by with a worker's own keys": (BACKWARD, "k_tiles[1 - WORKER]", "k_tiles[WORKER]"),
+    "a tile too many passed by": (BACKWARD, "tl.maximum(first, low), last)", "tl.maximum(first, low) + 1, last)"),
     "mixed tiles of a window backward without their mask": (
         WINDOWED, 'tl.where(keep, score, float("-inf"))', "tl.where(keep, score, score)"
     ),
@@ -79,6 +82,7 @@ FAULTS = {
     "weights left out of the gradient of scores": (SLOPED, "    ds = ds * (dp - delta", "    ds = (dp - delta"),
     "what a query adds left out": (ADDED, "below = q_added[:, None] + ", "below = 0 * q_added[:, None] + "),
 }  # fmt: skip
+PASSED = {fault for fault in FAULTS if "passed by" in fault}  # more than 64 columns show them
 OF_WIDE_HEADS = {"wide sums that are never rescaled"}  # in a file of all heads
 ENDLESS = {
     "values waited for in the phase before", "what the next keys add waited for", "weights read before they are there"

@@ -41,7 +41,12 @@ class Loops:
     @property
     def range(self) -> tuple[Block, ...]:
         """The statements that work the range out."""
-        return self.range_for((*self._short, *self._tiles))
+        return self.range_for(self.visit)
+
+    @property
+    def visit(self) -> tuple[Block, ...]:
+        """The statements that visit the tiles of one range."""
+        return (*self._short, *self._tiles)
 
     def range_for(self, walk: Iterable[Block]) -> tuple[Block, ...]:
         """The statements that work the range out, as far as a walk over it needs to know of full tiles."""
@@ -60,7 +65,7 @@ class Loops:
         if self.states and not self.states.ranged:
             return self._by_state(self.states)
         spans = len(self.tiles.ends)
-        inner = (*(() if self.known else self.range), *self._short, *self._tiles)
+        inner = (*(() if self.known else self.range), *self.visit)
         return (Loop("span", "0", str(spans), inner),) if spans > 1 else inner
 
     @property

@@ -137,6 +137,9 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
         "k_added",
         "what terms add to all scores of a key, in log2 units; what they add to a query's is taken from its LSE",
     )
+    yield "walked", "at, in a number without a sign up to 64 columns"
+    yield "low, high", "ends of the tiles of queries that keys of any worker see"
+    yield "others", "dS of the other worker"
     yield "AHEAD, ASIDE", "the first query and the first column of the worker's half of the program's share of dQ"
     yield "shares", "each worker's half in shared memory, for the copy engine"
     yield "shares_ready", "for each worker a barrier that it has stored its half"

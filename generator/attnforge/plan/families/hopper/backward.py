@@ -12,11 +12,12 @@ from ...analysis import IN_LOG2
 from ...common_values import CommonValues
 from ...loops import Loops
 from ...parameters import Kernel, Parameter, Step
-from ...statements import Block, Bundle, Call, Loop, Statement, names, needed, reads
+from ...statements import Block, Bundle, Call, Comment, Loop, Statement, names, needed, reads
 from ..partition import Role, numbers_first, partition
 from . import copies, held_values, tile_order
 from .additions import LOG2
 from .frame import Frame
+from .query_walk import QueryWalk
 from .tile_order import KeyOrder
 from .weights import Weights
 
@@ -115,6 +116,29 @@ class Backward(Weights):
             known=a.shared_range,
         )
 
+    @cached_property
+    def walk(self) -> QueryWalk:
+        """The walk of a worker, with a range of its own where nothing but its keys tells which queries they see.
+
+        Where terms change scores, which takes registers, it was measured to lose more often than to gain.
+        """
+        a = self.shared.analysis
+        loops = self._loops(self.step.call)
+        told = loops.states or len(loops.tiles.ends) > 1 or self.sums.all
+        ranged = not told and not {"k_first", "k_last"}.isdisjoint(loops.tiles.parameters)
+        return QueryWalk(loops, ranged and a.spec.grouped and a.shared_range and not a.spec.scores)
+
+    @property
+    def _stage(self) -> tuple[Block, ...]:
+        """The statements that tell a step's stage; what to make of it was measured."""
+        if self.shared.analysis.spec.masks or self.shared.analysis.spec.scores:
+            return (Statement("stage, phase", "at % STAGES, at // STAGES & 1"),)
+        return (
+            Comment("numbers without a sign take fewer instructions, which pays up to 64 columns"),
+            Statement("walked", "tl.cast(at, tl.uint32) if BLOCK_D <= 64 else at"),
+            Statement("stage, phase", "tl.cast(walked % STAGES, tl.int32), tl.cast(walked // STAGES & 1, tl.int32)"),
+        )
+
     @property
     def _head_loads(self) -> tuple[Statement, ...]:
         """What is loaded for each query head."""
@@ -161,7 +185,7 @@ class Backward(Weights):
             *self._k_added,
             *sums.begun,
             *self.step.packed,
-            *self._loops(self.step.call).blocks,
+            *self.walk.blocks,
             *sums.stored,
         )
         stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", a.kv_heads, *names(p.storage.rows("k"))}
@@ -169,10 +193,12 @@ class Backward(Weights):
         constants = ("D", "DV", "BLOCK_D", "BLOCK_DV", "K_STAGES", "WORKERS")
         share = ("tile * WORKERS + WORKER", "room * WORKERS", "WIDE")
         cleared = self._cleared([("dk", "D"), ("dv", "DV")], share)
-        work = self._role("arguments", body, stored | names(*self.order.given), given, constants, cleared)
+        read = stored | names(*self.order.given)
+        work = self._role("arguments", body, read, given, constants, cleared, walk=self.walk)
         loader, adder = self.loader, self._adder
         blocks: dict[str, tuple[Block, ...]] = {
             **self._scoring,
+            "stage": self._stage,
             "place_found": self.order.found,
             **work.blocks("work"),
             **loader.blocks("load"),
@@ -265,9 +291,8 @@ class Backward(Weights):
         read = {"taken_ptr", *names(*self.order.given)}
         given = ("keys", "turns", "exchange", "dq_sum_desc")
         fixed, constants = ("BLOCK_M", "BLOCK_N"), ("BLOCK_D", "K_STAGES", "WORKERS")
-        return self._role(
-            "counted", (Statement("sum_tile", self._sum_tile), *body), read, given, constants, fixed=fixed
-        )
+        body = (Statement("sum_tile", self._sum_tile), *body)
+        return self._role("counted", body, read, given, constants, fixed=fixed)
 
     def _walk(self, results: str, function: str, taken: tuple[str, ...], *before: Block) -> tuple[Block, ...]:
         """A walk of those who make no scores: over the same tiles in the same order, with the same call for each.
@@ -292,14 +317,16 @@ class Backward(Weights):
         cleared: tuple[Block, ...] = (),
         fixed: tuple[str, ...] = _FIXED,
         place: str = "",
+        walk: QueryWalk | None = None,
     ) -> Role:
         """Those warps that do `body` for each head, are `given` buffers, and read some names besides.
 
-        They work out which tile stands at a `place`, or are told.
+        They work out which tile stands at a `place`, or are told, and walk over the program's tiles of queries, unless
+        they have a walk of their own.
         """
         a, terms = self.shared.analysis, self.terms
         heads = (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", body),) if a.spec.grouped else body
-        known = self._loops(self.step.call).range_for(heads) if a.shared_range else ()
+        known = (walk or self._loops(self.step.call)).range_for(heads) if a.shared_range else ()
         scaled = (IN_LOG2,) if self._in_log2 else ()
         rows = map(self._laid_out, (a.begin, *programs.rows("k"), *scaled, *terms.loads("program")))
         own = needed(tuple(rows), reads((*known, *heads)))

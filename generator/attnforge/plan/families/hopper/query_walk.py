@@ -1,0 +1,58 @@
+"""How workers of the backward pass for Hopper GPUs walk over tiles of queries: each over those that its keys see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...loops import Loops
+from ...statements import Block, Branch, Call, Comment, Loop, Statement
+
+_AS_LONG = "BLOCK_M == 64 and GROUP > 1"
+"""Where all of a worker's keys may be hidden from a tile of queries, which has as many as a worker has keys; with one
+query head to a key head, a range of its own was measured to gain as often as it loses."""
+
+_PASSED = ("at", "k_tiles", "exchange", "queries", "BLOCK_D", "STAGES", "WORKER")
+
+
+@dataclass(frozen=True)
+class QueryWalk:
+    """The walk of a worker."""
+
+    loops: Loops
+    own: bool  # whether workers may see other tiles than the program's; all heads of a group see the same then
+
+    def range_for(self, walk: Iterable[Block]) -> tuple[Block, ...]:
+        """The statements that work a worker's range out, as far as a walk over it needs to know of full tiles.
+
+        A range that has tiles lies within that of both workers; an empty one may stand anywhere, and is moved there.
+        """
+        found = self.loops.range_for(walk)
+        if not self.own:
+            return found
+        rows = (
+            Comment("tiles are as long as the keys of a worker, who has a range of its own"),
+            *self.loops.range_for(()),
+            Statement("low, high", "first, last", label="those of both workers"),
+            Branch(
+                "WORKER == 0",
+                (Statement("k_last", "tl.minimum(k_first + 63, k_last)"),),
+                (Statement("k_first", "tl.minimum(k_first + 64, k_last)"),),
+            ),
+        )
+        within = (
+            Statement("last", "tl.minimum(tl.maximum(last, low), high)"),
+            Statement("first", "tl.minimum(tl.maximum(first, low), last)"),
+        )
+        return (Branch(_AS_LONG, rows), *found, Branch(_AS_LONG, within))
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The statements that visit a worker's tiles; it passes by those that the other one's keys alone see."""
+        if not self.own:
+            return self.loops.blocks
+        return (_passed("low", "first"), *self.loops.visit, _passed("last", "high"))
+
+
+def _passed(begin: str, end: str) -> Branch:
+    return Branch(_AS_LONG, (Loop("_", begin, end, (Call("at", "pass_by", _PASSED),)),))

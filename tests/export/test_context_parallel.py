@@ -264,7 +264,7 @@ def mistaken(tokens: int = 8, keys: int = 8, **more: Any) -> Values:
 )
 def test_mistakes_are_told_before_ranks_wait_for_each_other(of_pairs: ModuleType, given: Values, told: str) -> None:
     with pytest.raises((ValueError, TypeError), match=told):
-        of_pairs.attention(**given)
+        of_pairs.attention(**devices.moved(given))
 
 
 @pytest.mark.usefixtures("first_of_two")

@@ -1,4 +1,4 @@
-"""Where workers of the backward kernel for Hopper GPUs walk over the queries of their own keys, and by which numbers."""
+"""Where workers of the backward kernel for Hopper GPUs walk over the queries of their own keys, and how they count."""
 
 from __future__ import annotations
 

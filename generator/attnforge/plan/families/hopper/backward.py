@@ -130,7 +130,7 @@ class Backward(Weights):
 
     @property
     def _stage(self) -> tuple[Block, ...]:
-        """The statements that tell a step's stage; what to make of it was measured."""
+        """The statements that tell a step's stage and the last bit of its round; which way pays was measured."""
         if self.shared.analysis.spec.masks or self.shared.analysis.spec.scores:
             return (Statement("stage, phase", "at % STAGES, at // STAGES & 1"),)
         return (

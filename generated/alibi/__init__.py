@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f6d546fdc0f77cc5
-#   text hash     ba16469d26735011
+#   content hash  9598654b6f64b2f5
+#   text hash     700991f47f2a7b55
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  796c49105832f514
-#   text hash     804a9d506ce886a1
+#   content hash  9db7085313c5383a
+#   text hash     ec2cfebb36881d0b
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dd77f2600109067a
-#   text hash     b7f7d74334192526
+#   content hash  9a77e776c46ed095
+#   text hash     11dfe1852eb75ac2
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

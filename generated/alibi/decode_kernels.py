@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b09165f165dcb948
-#   text hash     34edbe76dc5f99ba
+#   content hash  5f69f6bc885a49e5
+#   text hash     19874aadf87c4068
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e8afa51e184faf1e
-#   text hash     6b97e0d990ada59a
+#   content hash  705b58a13b4139d3
+#   text hash     af48cbac49cef107
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  360e22cb1f08d18f
-#   text hash     0ae694fd9df484f9
+#   content hash  4fa6665c601e644a
+#   text hash     7cfd0bba09ad6abc
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  436c23b20aa357d8
-#   text hash     bcca78fc9089697e
+#   content hash  fbf327b0c0fc7391
+#   text hash     763b27195891ea49
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

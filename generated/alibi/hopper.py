@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c93a4186567d6d0e
-#   text hash     9b94efc7dd7ffb99
+#   content hash  ae57c77e9d93b668
+#   text hash     928e468f48528b45
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  21727e917462d04b
-#   text hash     cf43c8e079d937a0
+#   content hash  e1c93fe3dec7e144
+#   text hash     aff42cb6a794507c
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7e540edd61346169
-#   text hash     8bd990a928fe5a15
+#   content hash  af7106b17bf0860a
+#   text hash     6812ea5ecde1c9a8
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bc794207c42b8845
-#   text hash     b49fb6e859a31990
+#   content hash  8d0bdc16fd7e9b55
+#   text hash     a61f3e1b68108855
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

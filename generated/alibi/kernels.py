@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9758f4a2df2c7717
-#   text hash     05713177fb0880b9
+#   content hash  dea055aee72c0612
+#   text hash     0045335a58595cd4
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  02d5c0e5c692eac4
-#   text hash     e422605bfe42ad9b
+#   content hash  e9044c0a41e7a8cc
+#   text hash     dec4688f953a60c2
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

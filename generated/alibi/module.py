@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d115231bb9c89eee
-#   text hash     ffcc895875b0799a
+#   content hash  fa222267ab4eee94
+#   text hash     8b7d03fa4ca4c7cb
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2d641a5e9e0e40d2
-#   text hash     5c635a67dbdf64ef
+#   content hash  022510322cb205df
+#   text hash     be058762ac07889a
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6260b652ac5983f6
-#   text hash     323d15a42ee79c93
+#   content hash  0748152d5ffbdd1d
+#   text hash     ae766f170f404c80
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  21f58e8bfe1e48b1
-#   text hash     ab539acc5375002f
+#   content hash  1bb08c953a017eb3
+#   text hash     ed36c231b42276ed
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

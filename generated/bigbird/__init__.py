@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7c1f9f07df98cc18
-#   text hash     69d53ed5f8042406
+#   content hash  f2065f80321b561a
+#   text hash     05636ec036770c92
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0ce823d3e9f8a5ca
-#   text hash     3ddf1a776bee41be
+#   content hash  a75cbb9c02eeb0fa
+#   text hash     6ddc617da6be486f
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

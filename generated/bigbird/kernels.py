@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8f2cf6485ead3a76
-#   text hash     49afef463ae3dac4
+#   content hash  2067829b9d063426
+#   text hash     545d369ab3c84112
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

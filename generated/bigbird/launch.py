@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  af532c5ea5adc34e
-#   text hash     49d2e92b22c61dd0
+#   content hash  3c227184fcaa6c68
+#   text hash     260158b4fc03fb93
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

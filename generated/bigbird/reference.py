@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d45654a971da3bb2
-#   text hash     296dd0cf02389b91
+#   content hash  64235a201a147059
+#   text hash     502a7026bc7333c0
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

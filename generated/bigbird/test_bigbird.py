@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  12befddc5180c248
-#   text hash     a9b20a4bad5f44a6
+#   content hash  a9b4cfde815a12df
+#   text hash     252726e857fb190b
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

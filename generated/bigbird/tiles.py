@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5e8faebc1f37deff
-#   text hash     31d4bce31c4c983f
+#   content hash  a9cddfec417e9680
+#   text hash     e2136879eacd1cc6
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

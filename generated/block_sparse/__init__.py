@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7c7505595ef8cf2c
-#   text hash     90efb317965bda1d
+#   content hash  ae31242060b6f8d5
+#   text hash     4b465aaa3fc767bb
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

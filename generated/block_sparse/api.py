@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ac9c65a2cf88f3a7
-#   text hash     2b696ad858e2fec8
+#   content hash  5795cef1a854f2f9
+#   text hash     2cb93bee4e4844e7
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

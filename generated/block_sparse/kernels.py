@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  57bf391b91eb3b4c
-#   text hash     4fc88f8d261b919b
+#   content hash  588c8b9d676bca5c
+#   text hash     fe69985f9cbccd95
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a06cf67845f7cae5
-#   text hash     72b5efe2c2aef04f
+#   content hash  d903f4c42f80f59f
+#   text hash     5a23542a3cc29ad7
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0a448bbd827a106e
-#   text hash     ac527d643a8d00b0
+#   content hash  8e28627211dedfc3
+#   text hash     b03e3a15de0996e7
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

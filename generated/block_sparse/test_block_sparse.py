@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d13a21cd13046a5b
-#   text hash     e87b7ef7f56c175f
+#   content hash  c5726cc20dfb7504
+#   text hash     96f14b8130c1990c
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

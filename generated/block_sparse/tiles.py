@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cee6e9d78bb9cc33
-#   text hash     5c6fdd84dab21e7b
+#   content hash  5a8ed21c34e5af3d
+#   text hash     2dbbe1be83274f02
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

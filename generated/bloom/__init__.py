@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dd78d2eab1dbd8aa
-#   text hash     5d6529be4f4220a3
+#   content hash  b89f6317a46b2ef5
+#   text hash     99324e5be9578c94
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

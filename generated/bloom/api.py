@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  aa69e69f1d994c02
-#   text hash     481d677a7bff1bd1
+#   content hash  c0cf6b0e3988bc71
+#   text hash     dc4fae54da7262b9
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

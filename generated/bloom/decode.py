@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2104be86204d3390
-#   text hash     5467005b3826fcbc
+#   content hash  0a4d38579be49f3f
+#   text hash     c74e7ab15d3d3dc1
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  146b90ac05a744d6
-#   text hash     0bd516a8ba403f51
+#   content hash  23519010bc454cc9
+#   text hash     92f6ae37c44a7a33
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

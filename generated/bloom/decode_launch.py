@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c458ffeea0e8ff5e
-#   text hash     2a07241ed6ec4afd
+#   content hash  25f1fca0f59f62bd
+#   text hash     b1e51d0c90c16314
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f25b83ff1fdfb845
-#   text hash     41e140c12dfc249d
+#   content hash  ba8a05598af5e67a
+#   text hash     ae322b99a393ecdb
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

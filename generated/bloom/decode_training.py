@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b3750f977d0af34d
-#   text hash     b4f89ab7554e2aa7
+#   content hash  ccab3ff1e3957176
+#   text hash     a6c25195ccc8c3a7
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9e6826f9c160b2b6
-#   text hash     e8864f8e1b8ecf16
+#   content hash  ff1ad69c84fd7b1e
+#   text hash     5249f93f69c5ff01
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  62f33295cee85b3d
-#   text hash     92d71afc6b24756f
+#   content hash  d01d4f915a81e53f
+#   text hash     b54f1f1aca6a4ed6
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2dd4672ac1321f2b
-#   text hash     7198ef0a59a27800
+#   content hash  e0d89613011983c7
+#   text hash     8c7fcd93dffc71fc
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

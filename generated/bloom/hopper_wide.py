@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e9d1c24d8d139053
-#   text hash     ad0c956f11c4a229
+#   content hash  b41ebb52614eb300
+#   text hash     74bbfb925e0bc844
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

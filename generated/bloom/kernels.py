@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1c4e8766eb05c6b1
-#   text hash     25aa31cb779ab1f0
+#   content hash  2667feb728153d13
+#   text hash     b43cb32ba5700b9b
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  692d3028963fe119
-#   text hash     99d415bd17edc4c9
+#   content hash  e591b5bd913de9b4
+#   text hash     ef1c7db7d5d5c29a
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  91e446fe76958caa
-#   text hash     c8a7a18164ba373f
+#   content hash  92e03daf76778bcb
+#   text hash     18caa1298439b9e2
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  af03690ab4dc8cb8
-#   text hash     aef86b43a7b6096f
+#   content hash  d87ed6c14fe98232
+#   text hash     6ba39938b639210d
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6cb9d9c1f1ac261f
-#   text hash     481990804e82b625
+#   content hash  9198ac03fb44cb34
+#   text hash     b02160de2060a75d
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

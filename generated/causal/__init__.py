@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  55ad9c5b77e7b4ec
-#   text hash     6e5b36625c4d212a
+#   content hash  9479020f5927f33c
+#   text hash     2098b5951021a17b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5884cccc2d07dd65
-#   text hash     7e5005c4e9dcdb57
+#   content hash  f6766d2f64c6de65
+#   text hash     e3de866b150b9ca5
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4495c4b69e63c9f2
-#   text hash     c506885de8964d06
+#   content hash  1328831cd1f91103
+#   text hash     f1b61efefb8594ef
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7c75c63eb7aa91b8
-#   text hash     1596fa1d62f823c0
+#   content hash  c71671be353cfc7e
+#   text hash     cfb0b0c8b7fd948f
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  92c76d94e6aec147
-#   text hash     f0b73fb2c5bb0cb5
+#   content hash  cc5bd786a33cea9a
+#   text hash     917d2933a99350f3
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

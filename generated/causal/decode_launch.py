@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7df3305899001460
-#   text hash     39304a90e92321b2
+#   content hash  a25a637afe42505a
+#   text hash     d812f497c945b2f2
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2b9be18114dbc35e
-#   text hash     b7d7dc15b4b91e65
+#   content hash  1a5dbb034b665c94
+#   text hash     8eb61a7ff877d550
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7144d17c7a357fe9
-#   text hash     522617bb1587f1b4
+#   content hash  8d7daaea5b35c381
+#   text hash     8f17c974863666ee
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1538a733b1e035b2
-#   text hash     340046d4ed703c9e
+#   content hash  18e4685dedcbaea2
+#   text hash     b9619e473d41677b
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  08c2966bbca822ef
-#   text hash     b481a7ccf9a94432
+#   content hash  b97b980fbb5af949
+#   text hash     fe742eac07ba7822
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

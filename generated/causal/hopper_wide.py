@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6ff04a5840d72f1c
-#   text hash     c578d31d50feed47
+#   content hash  00d28c75f39c0b06
+#   text hash     1011d1663d260741
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

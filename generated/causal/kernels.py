@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e4af4de685c75500
-#   text hash     93478f536526eef9
+#   content hash  6c54bdace4931e71
+#   text hash     c59e79f419bfa762
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

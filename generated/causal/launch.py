@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  52f821bee8ac7bbf
-#   text hash     51df796c7f0b940d
+#   content hash  6342acad9f61f68e
+#   text hash     919a4bdcba5dad64
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

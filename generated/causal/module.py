@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e71ee799b4d8c041
-#   text hash     61e5783bb64d6ef8
+#   content hash  c53b3386f3bd4ca6
+#   text hash     48d2d9873567ed23
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

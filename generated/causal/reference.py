@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  339c8dda43304a22
-#   text hash     97368998e532df22
+#   content hash  40c3a5201f4b9aad
+#   text hash     068301c1f712b11a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

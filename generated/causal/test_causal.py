@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2df83073b1ebd80c
-#   text hash     a98a888825bede68
+#   content hash  18ed226b853653a3
+#   text hash     6a3464aa2503b8d0
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

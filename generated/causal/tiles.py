@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  347ba1d77c20e4a9
-#   text hash     72892f568a0127bc
+#   content hash  1505e4b62bfe3023
+#   text hash     4bef056683565175
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4c5daca37ccb689f
-#   text hash     19d54370564bfaf9
+#   content hash  53de4dc274bba9b9
+#   text hash     6cc038e007be23e5
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

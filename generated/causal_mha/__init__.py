@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c15aa48bc4f990ae
-#   text hash     826bf9a3e288ed2d
+#   content hash  8a58464eb23cb4f4
+#   text hash     332e6b0407bae6b0
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

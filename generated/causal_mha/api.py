@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  82b80ca2e1f708dc
-#   text hash     d6e2bd93fb0a7034
+#   content hash  556a5d7890d855cf
+#   text hash     ecb79d4880eaf03f
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9bb1924ebf5f19a6
-#   text hash     f92d1a5fb8da3d1f
+#   content hash  5292bdb252590435
+#   text hash     f5e6632600ba9f0e
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e956003cf7c5e79b
-#   text hash     be48fbcf9cf7a4c7
+#   content hash  80c1bc29f3309e2a
+#   text hash     bd59a0366e571817
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  73cbb41ce4f54ac1
-#   text hash     89bd4eb10d8a48f5
+#   content hash  8b4109161e05a2bf
+#   text hash     5b1713d034c2ff15
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

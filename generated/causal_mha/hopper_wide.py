@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  41d7af99b02ca92d
-#   text hash     7d4d31dfb0c7f684
+#   content hash  13c7782fb201a371
+#   text hash     9a2d80fc88f2b6f1
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

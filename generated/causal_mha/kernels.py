@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b277acc1e1a8db1a
-#   text hash     100b4f171e4fd717
+#   content hash  5b5a1e3e50cc283b
+#   text hash     f8097c874f9b199d
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

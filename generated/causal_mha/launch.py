@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c12a854abf129ec9
-#   text hash     d5ad22990523ca91
+#   content hash  b148e54016d02349
+#   text hash     bf3f6b6e74659f5e
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

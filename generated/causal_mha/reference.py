@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  78f927f1f7164db0
-#   text hash     add3ee302c7024e2
+#   content hash  dfa24235f79ebdfe
+#   text hash     7705837b0dd4be21
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

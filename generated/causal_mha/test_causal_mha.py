@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9752b893e07d63aa
-#   text hash     742a87a47df14663
+#   content hash  b0dcb08e641ed911
+#   text hash     133ae81e3d715937
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

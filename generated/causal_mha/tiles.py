@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c137679327333bf3
-#   text hash     4830c48dbbb55430
+#   content hash  e510a233ac1f0934
+#   text hash     6d501ca6debcd24d
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ca762c668396edf8
-#   text hash     86ed67512dfce52f
+#   content hash  2d2c32f33854e077
+#   text hash     04fb89e482105229
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

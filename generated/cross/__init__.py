@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  20ce977b8d898752
-#   text hash     7ac6952c9d16edde
+#   content hash  044083d92c9ea941
+#   text hash     bf3fb3b6b84dc2ad
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

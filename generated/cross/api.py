@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  53514b40e1d89ed3
-#   text hash     2b2f02a5ae9e4655
+#   content hash  e34c51a3e49832d8
+#   text hash     0dbdd8863abeeb38
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e481c7daa4fea391
-#   text hash     530306580e129af9
+#   content hash  d0af89fecdc4f2c7
+#   text hash     c6dd8fb5f151eebf
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

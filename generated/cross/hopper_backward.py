@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d3d7c841cd8929f9
-#   text hash     544c3b005e82f0b4
+#   content hash  28866c41a1cd438f
+#   text hash     2ee9e1bc65560376
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b5fe005ff1970f9d
-#   text hash     147074f55d5ea1b1
+#   content hash  4a93f92378b038fb
+#   text hash     e4023076276e9a74
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a1a99fcd250a4ee0
-#   text hash     4a71d9fe28cb87ed
+#   content hash  fb149c1d7b944753
+#   text hash     bc090897a4111a5d
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6f2ac4cc30b142c3
-#   text hash     4a540bed2215f5f0
+#   content hash  003ffa5e7d5fad5e
+#   text hash     2581b997ef528e5b
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

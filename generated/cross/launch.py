@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ba5afa859372a1ea
-#   text hash     4283b6f4536e8206
+#   content hash  1dded1b09a7c95bf
+#   text hash     e6d273b5d3c4a66f
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

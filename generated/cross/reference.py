@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  638e61f0fc231a71
-#   text hash     acfdd8f52680f556
+#   content hash  83c02db6fab5f034
+#   text hash     83beeccf586262f0
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

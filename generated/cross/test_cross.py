@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c4ee4e1454c699d0
-#   text hash     2dcecc355166f168
+#   content hash  9976b015a10626a1
+#   text hash     4f2ae66382232a13
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

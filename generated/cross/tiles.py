@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7d6412466bab003d
-#   text hash     ebb06e28fb13d1e2
+#   content hash  08aa3dba5319d851
+#   text hash     d7a0e56e0bca6b96
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

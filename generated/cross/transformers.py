@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2ad9c110cd7c30a9
-#   text hash     1dd25b996dc7418e
+#   content hash  9ecec9d5b8a72305
+#   text hash     ece16403c3f331d9
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8ecd3c33d1d10a39
-#   text hash     dcb0d1b28bba2777
+#   content hash  b53fa5383fb7fc97
+#   text hash     3150fbb4fbd923b5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  95e3b8cd0de3209b
-#   text hash     c2980ab84a66441a
+#   content hash  2170b6a074ea282e
+#   text hash     072109dec259b315
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a8adca46da8653c4
-#   text hash     1fc372ed13615cf7
+#   content hash  40b4f87384e079d2
+#   text hash     11b17c6a0c6432df
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c615e2ab6f245741
-#   text hash     3e542d981d5eaf2a
+#   content hash  a435ae40a3f4345a
+#   text hash     ae251ec198ec5c5c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3e2820d13499fd23
-#   text hash     33c762ce39c3ec8e
+#   content hash  cef0a4ac7d452713
+#   text hash     71397c8115628748
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dc16e34c02c89e05
-#   text hash     bac13400033f308b
+#   content hash  6cf62053bffaa44c
+#   text hash     d41072c67becfdbb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

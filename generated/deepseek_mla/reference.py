@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a3517accbe128a91
-#   text hash     db04db5d8cd57c48
+#   content hash  a3fd80c490c58bb0
+#   text hash     396a824555285297
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e9156a4ec47a8803
-#   text hash     0fb6da9fae30cc03
+#   content hash  b538b172682bfe17
+#   text hash     1c6992b9226b61d3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  72b3f1a4925a0e0f
-#   text hash     e548b1810a52e63f
+#   content hash  c78fc1e5287e39a2
+#   text hash     a7f31558a83c02bd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

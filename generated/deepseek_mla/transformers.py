@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  10c91c295cdc788c
-#   text hash     8377624103730147
+#   content hash  af606f4e79489ab5
+#   text hash     5c16c8d5e2733466
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  45c91ce2939c39c0
-#   text hash     39c0faa2be25ebd6
+#   content hash  b6dc3e8e8f7995d1
+#   text hash     29d5b2295c4a33f7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  cea7ca22c0e45a61
-#   text hash     005217bfb63fa0e5
+#   content hash  e7e2ff753022a680
+#   text hash     a931185963b0cb1c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9f5004bdf347d45e
-#   text hash     b257b12d4d9c9c36
+#   content hash  0f5d748a651c598a
+#   text hash     0e907c9e4e8d9a2e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9f81ed70647c4622
-#   text hash     4cc9841111fc1a37
+#   content hash  92ae1c7d1eaa5afc
+#   text hash     2a2609433abc03b2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8dee2ed6cf7aa11a
-#   text hash     7c15df4b4f3ae70e
+#   content hash  bcc39807b6fea06c
+#   text hash     4707142d69cc54b6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9a5d995e104aac63
-#   text hash     5358c092fe3d5786
+#   content hash  7a924008cbc78bb4
+#   text hash     eb9bda61a74823e0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

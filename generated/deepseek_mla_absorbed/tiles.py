@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2924a6dbb748310e
-#   text hash     75bff542c11bc844
+#   content hash  4d0d73ced4270778
+#   text hash     b7e23cfde2f9067f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  00400ec853385a6f
-#   text hash     50195e81943c0113
+#   content hash  1ab89ee0697ce1bf
+#   text hash     16866cb3c018c8e3
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  91db84b271b44572
-#   text hash     1b20dc37341e846f
+#   content hash  e38f1a91ac65c992
+#   text hash     1a92c4f8ae404b91
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  941c07b5dbfd4072
-#   text hash     930486f98a7d8672
+#   content hash  672a53dcc82c84eb
+#   text hash     75c91b8454ed3a54
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

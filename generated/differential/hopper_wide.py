@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  11703e2aaf305590
-#   text hash     f3a737004b0553e6
+#   content hash  31272cc8433f3c94
+#   text hash     77d38aab5b486a3b
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

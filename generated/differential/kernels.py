@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  956dfb80e26e8c15
-#   text hash     aafd1d6937411d48
+#   content hash  38207ac6393c65df
+#   text hash     6216bbcaf39483e7
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3511707b5fda2729
-#   text hash     09d96b9263938c7e
+#   content hash  bfb991f0856a9cfc
+#   text hash     e441fdb33f77747a
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0a80d60428f85d50
-#   text hash     d8d30bf7cb4568ce
+#   content hash  562b449ddd118c82
+#   text hash     e9c3982537c5cbad
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bbd2a83f82d148c2
-#   text hash     0e51d7b587c57c92
+#   content hash  84fae5d88bbd32a5
+#   text hash     3572816dc9f2c412
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  56ea27d081458a75
-#   text hash     8b702cdaefd24329
+#   content hash  ccee0b45a6c7c2da
+#   text hash     e91c0669fdd72b27
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  24f410311f87e660
-#   text hash     3511b78aaccb8533
+#   content hash  a404919aa55feec8
+#   text hash     ce5f70df52bc277c
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

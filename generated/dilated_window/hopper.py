@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  697e5fd6d57d00c1
-#   text hash     402f6a84f2ac33e7
+#   content hash  a99af876bef2887d
+#   text hash     e0ef7c53b50648f9
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

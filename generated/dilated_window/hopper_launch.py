@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c3d6ba0a41071540
-#   text hash     0929ced641884177
+#   content hash  c4e1a44e5c8b74ba
+#   text hash     eebcba91e38e17cb
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5b4c2c4d9f48186d
-#   text hash     236aab569922287e
+#   content hash  4623c121c16919a0
+#   text hash     77a9a4262fc3aece
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  dbcb408aa478c0bc
-#   text hash     bc3a326c8c86fb08
+#   content hash  c0e2d02bdbde1022
+#   text hash     29218f695d48276b
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  08687049c07652ff
-#   text hash     68f5a892dbc5e8d2
+#   content hash  1e183aaeace72d1e
+#   text hash     04f7474c3c44b740
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

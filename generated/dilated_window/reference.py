@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7143ef2fd77f9393
-#   text hash     fc8461a9e17142c9
+#   content hash  bbfe16c7e1c970f5
+#   text hash     5247b8065f9fd7cb
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7d82920e4f8bd47f
-#   text hash     5fb76a939e043e2b
+#   content hash  7e7d97cafd79d0a8
+#   text hash     b8ca6e780a0d501c
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1299c5d2a30ee667
-#   text hash     fa09a8e615e40473
+#   content hash  f5c3b914b5e02787
+#   text hash     edd6bbf36718be70
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d17bdbeda60985f7
-#   text hash     1c394223751a7908
+#   content hash  02013639b63d1886
+#   text hash     5e3c43054d4d3f38
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  346724f863ccecc3
-#   text hash     072e02c9061cb043
+#   content hash  be76ade3feba7ada
+#   text hash     79758abc58570550
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

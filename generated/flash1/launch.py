@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  299178a8856e72e0
-#   text hash     ef6fbf0f84dda001
+#   content hash  e91f522894b95006
+#   text hash     6ca0b58118c2edb2
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a9e52aeb0c294db8
-#   text hash     ad9e16d118a77d4a
+#   content hash  6a15259e4b0be7ee
+#   text hash     1c4c142b21ab9e92
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

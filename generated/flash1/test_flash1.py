@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4deb6709681431ad
-#   text hash     47eae489cb139c71
+#   content hash  c3b9964b0a211687
+#   text hash     f3a35e9b200df3d0
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

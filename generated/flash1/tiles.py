@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a72de3d7aa8f345c
-#   text hash     cf7f17cf6b33c5cb
+#   content hash  a52cc80f5cc24a72
+#   text hash     db86cf7cf4d1ce73
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

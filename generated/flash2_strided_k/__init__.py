@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  96e6af45ac032071
-#   text hash     00fa17b93d0edc46
+#   content hash  de16366e8ad1bc02
+#   text hash     2eb2d7171493941d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b39478ed12454eb5
-#   text hash     79983e40a420447f
+#   content hash  6140b3afc78eae43
+#   text hash     a5ef23005152912f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

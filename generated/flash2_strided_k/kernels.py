@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9c9a8a4bc00b56ab
-#   text hash     cf99c4144b1c4223
+#   content hash  c0b80ea13f7ac374
+#   text hash     4c45cf111f515c61
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

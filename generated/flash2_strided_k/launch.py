@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f9b1c2939862500d
-#   text hash     013b7ba289b83b7b
+#   content hash  afcb809e2676ab2c
+#   text hash     a52a213245a85b49
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7b6e0e85dbd394cd
-#   text hash     dd2956a15d933646
+#   content hash  c4bfaa7ecdfc6f25
+#   text hash     301b1332ade9aacb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2c2f59f865062406
-#   text hash     66506c504a5ec8c7
+#   content hash  920b7f1b4ba8cc9f
+#   text hash     43051cabdfdc5899
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

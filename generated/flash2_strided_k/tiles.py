@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e9e8f289807d46c8
-#   text hash     bce63ba583808a6a
+#   content hash  84e04fd9ebb8edfd
+#   text hash     5daf81f879359f0d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

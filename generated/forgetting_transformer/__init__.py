@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e35a0917e1c55581
-#   text hash     900a1074b69065ea
+#   content hash  d8fc397085cf5509
+#   text hash     9bfdbf65c2656b6a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

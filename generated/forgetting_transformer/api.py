@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d7094b4082ccead8
-#   text hash     ae0faa21d3b691d2
+#   content hash  6e4e723a79f56861
+#   text hash     3c891883d34016ff
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b5fe58356bc31c83
-#   text hash     b1ff13383b62efc8
+#   content hash  aae8ed584a88445e
+#   text hash     c6d31dafcb487986
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3f2e69bdddbb3bc5
-#   text hash     97c54ccff1f33742
+#   content hash  aff64f9412501813
+#   text hash     ad57669ae2fefd4f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  56f6093c6c0d7b6f
-#   text hash     c2dda4a9b2dc3d30
+#   content hash  534519031cd500bc
+#   text hash     8f1389066192e9cd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

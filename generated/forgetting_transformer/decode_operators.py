@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  342e218bb0716cbc
-#   text hash     cecdcbbe9230aaa5
+#   content hash  42db50121edcf2c3
+#   text hash     259351aaee794e3a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8ad999539ff24965
-#   text hash     80cf05ed4108ff94
+#   content hash  df626d7e7b18f606
+#   text hash     ba2c0f8985268e51
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  627bcba6874a0c66
-#   text hash     006151243872b907
+#   content hash  0c5685360f6bd886
+#   text hash     e7e7a90402c950eb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

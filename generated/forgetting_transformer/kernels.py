@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b901c5166987253e
-#   text hash     b9a706c1cd54687d
+#   content hash  238a40ff8d8e8374
+#   text hash     c7b862f0a13e1205
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

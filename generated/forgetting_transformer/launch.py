@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9d0e5ab0a9301a0b
-#   text hash     4961e7c40d3ebf5f
+#   content hash  ad62935c177f4029
+#   text hash     7ebe53028c66be52
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bfc8e97381e8b88e
-#   text hash     a24bb32e53b7c552
+#   content hash  373d4020cfd28393
+#   text hash     a858a40a69a30b27
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

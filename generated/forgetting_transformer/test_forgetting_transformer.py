@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c30c6fe33657dffd
-#   text hash     a25eff00fba2a271
+#   content hash  350c87a6824ed1a0
+#   text hash     7fcde03e6d99c577
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  39678a6a05553c0e
-#   text hash     a4fd92f1425cb643
+#   content hash  15dc274ada3a3b3a
+#   text hash     754337d8d9bb6de8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

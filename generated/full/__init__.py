@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7b7b9de516d0bc9d
-#   text hash     b6dfa0cae221823f
+#   content hash  bb10eedc1b013f78
+#   text hash     286f2f4993ce65f6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

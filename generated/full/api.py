@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fd3604e799e15f6d
-#   text hash     147a22710cf61b06
+#   content hash  dc9a5bfb033787fe
+#   text hash     028f09f8fefe7cd9
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fc860aedebc46a2f
-#   text hash     13bc5315d7cbac5f
+#   content hash  192f74c0c35d9980
+#   text hash     3991293f558eacd1
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

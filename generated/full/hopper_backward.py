@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7c08208a2d055c4f
-#   text hash     d02e576006d78410
+#   content hash  d02369116e3033b3
+#   text hash     cffa198588e7ca1f
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4179ded38238352d
-#   text hash     6be8378f987447ea
+#   content hash  74d2b603605b4831
+#   text hash     542e3461410ab38e
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e314ef16c7409123
-#   text hash     b7fc7ef1bd38bfe8
+#   content hash  e2265c0a74a43583
+#   text hash     96ab0a3dfcf616d3
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

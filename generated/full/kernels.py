@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  22b98601d0c53bf5
-#   text hash     39e8e112374c2fbc
+#   content hash  335f7a157711071b
+#   text hash     0952a6934e96028b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

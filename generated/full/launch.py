@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4cfedf48d533b474
-#   text hash     4b23253f7e1a42b2
+#   content hash  932788398a8d07fe
+#   text hash     552e5ea43a381188
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

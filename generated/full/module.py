@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  89083e124b1965c9
-#   text hash     3f1b4a64aa40b22a
+#   content hash  78d9b2bb8ec478f1
+#   text hash     2f6477e6dc451ac5
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

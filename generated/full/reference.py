@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0f3a180e7469f5b6
-#   text hash     9f4db0d2a6825166
+#   content hash  249a17d3ff085d95
+#   text hash     e3522e7f5b7d307b
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

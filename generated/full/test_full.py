@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  684fdce703899105
-#   text hash     d0033127e875a1bf
+#   content hash  757fe5ac39c62924
+#   text hash     33a5102f5c157781
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

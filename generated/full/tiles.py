@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  baa2cca3eba0b33d
-#   text hash     d1af7aa19ad16c5c
+#   content hash  0aa7cf9057214c46
+#   text hash     4596eb0c1270350a
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

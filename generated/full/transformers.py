@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  72e5c87f04e75688
-#   text hash     ddbdf85af70c9c3c
+#   content hash  3b086c2aa3dfe019
+#   text hash     c2111248de47bcc1
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  90a367ca53b65fac
-#   text hash     78fcff74c2b50fa2
+#   content hash  f728d2cc373c727d
+#   text hash     0edc259ccc18b9ac
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

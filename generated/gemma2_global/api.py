@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  65e6951d146b3a34
-#   text hash     c0151d2555bc4325
+#   content hash  adad637f353d3941
+#   text hash     aef44872f03512f4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

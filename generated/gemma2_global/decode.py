@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7e97185faf342b4a
-#   text hash     75daf38350a23f9d
+#   content hash  45bd1860d8c94f57
+#   text hash     897231fe056801bd
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  54365d7e095aa03d
-#   text hash     0f7d048ccfc224c3
+#   content hash  d96016a7cde671af
+#   text hash     5500e7366864c435
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

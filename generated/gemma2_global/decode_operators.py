@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9c1950fd3d0b96bc
-#   text hash     85b3e3a78710cd74
+#   content hash  138a58c9425f20f2
+#   text hash     96066604ef9032f2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

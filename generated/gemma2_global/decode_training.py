@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  541c79876edfd0b7
-#   text hash     613ddb7946502d54
+#   content hash  be7bc2b1816b2412
+#   text hash     0cd45754cde7dca3
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

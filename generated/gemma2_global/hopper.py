@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  db1413e53a3f4d5a
-#   text hash     7bb392c9fa07f1b3
+#   content hash  3e7d3527b69e453f
+#   text hash     ec35dc634752175e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f8ceb48b42ddfd23
-#   text hash     b65e19fb6470dd27
+#   content hash  fe3228392662bfec
+#   text hash     b2cb5c610a04e026
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  06faf51480e2d3f7
-#   text hash     383c3e17bf2fae0b
+#   content hash  c4af37abe39d8cf9
+#   text hash     bd3d2995bd036a8f
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4e4766813b99b3c3
-#   text hash     a9357b98d5d9c325
+#   content hash  9ebfd24dc5d159d8
+#   text hash     fd10db50c726f44a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1fe11b0a75ec126c
-#   text hash     c0a6541c1b6cd1f9
+#   content hash  ebfd189aac93d64b
+#   text hash     aa642ff334776e23
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ee5b29c4dcfe91e9
-#   text hash     859938ee356cb5eb
+#   content hash  a3e6f3ebd1ed00c8
+#   text hash     300725aa6801e30a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c4a5509cef003786
-#   text hash     43ba4157096649e9
+#   content hash  33a204cd78ea9a29
+#   text hash     0a529a7b1ea0366b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c6b59a0fbfc89f2e
-#   text hash     7ecaafd612e7d698
+#   content hash  ff2c6d9185b22808
+#   text hash     7fd2b0bf9d89234d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bfafc32add4328f6
-#   text hash     0ea32962f1c87f62
+#   content hash  87b830b66c4773cb
+#   text hash     3e75fe7e09eeba2c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

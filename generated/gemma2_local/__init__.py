@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ddd0ac9d4f337708
-#   text hash     8b077c6a7eb56b66
+#   content hash  ce6df05fa91ad521
+#   text hash     19153b5c6939fe5b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

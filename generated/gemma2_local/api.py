@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8f352dc5bd162f02
-#   text hash     1c64beea1ac844a5
+#   content hash  4ced37fb35205d98
+#   text hash     f3345aa5ab241ad1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

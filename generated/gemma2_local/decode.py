@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7db73617430ff923
-#   text hash     e4ba4128250adf4c
+#   content hash  c8fa9334bf2b5055
+#   text hash     73289a6c818568fc
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

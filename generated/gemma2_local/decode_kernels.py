@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  842f5f1548e15fcb
-#   text hash     99aed79f12db2372
+#   content hash  487ce43e7ca05b2f
+#   text hash     500b7b413eca46d8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ce6dd5119cbae1fa
-#   text hash     d91b12a437c4c7f0
+#   content hash  ae8a374901f91cc1
+#   text hash     59f7df93b6e87711
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a8ef9529a35c7968
-#   text hash     065e08982ff96d65
+#   content hash  b86d6d127389c408
+#   text hash     183c7fc5ff26759a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b3198da2db50990c
-#   text hash     95012c7ec3d97fdc
+#   content hash  133bd5820853ee64
+#   text hash     ce2297adb8fe11f8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

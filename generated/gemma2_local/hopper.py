@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  02d4ec21785a2dc9
-#   text hash     bd93fef0f2c4aa9f
+#   content hash  07abd362cc2ab8c2
+#   text hash     3c3aa9d29d0b2c76
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

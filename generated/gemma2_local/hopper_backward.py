@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  653cc85933623ea9
-#   text hash     1c13d8e1880f42b1
+#   content hash  a25d67278a7d31d9
+#   text hash     d7765d26537cadfc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  751e9a132c515d22
-#   text hash     663648de909fd939
+#   content hash  81a507d29123eaa8
+#   text hash     f0665380d6696c36
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

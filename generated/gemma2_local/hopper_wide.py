@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  967f951215dcd385
-#   text hash     fe423e71a4cdbf7c
+#   content hash  c490cee023c27a56
+#   text hash     2b365836f160758a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9be15d9f1cbf504e
-#   text hash     bf703f281d08607c
+#   content hash  20d39b57c6b0edff
+#   text hash     f4a371d6795390ab
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

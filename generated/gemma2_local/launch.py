@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  200d7f9a5f3e8428
-#   text hash     293249a06ec607d6
+#   content hash  4852dbf5bd9a46cd
+#   text hash     3f41cf377c6153bd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

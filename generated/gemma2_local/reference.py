@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6a0c1c4b5e33576c
-#   text hash     40a06b8d6ee6cf16
+#   content hash  3971fdf083cc8f7d
+#   text hash     2ac5c5be72994b47
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ea488dc5d90d0cc3
-#   text hash     c00755f53c420605
+#   content hash  c0ed2e13d3121001
+#   text hash     b0c356bc8b97ae1f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

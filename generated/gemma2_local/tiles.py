@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  78ea93d430a11ebb
-#   text hash     f779cb4d5b56acd4
+#   content hash  ad0276ecf4fbee42
+#   text hash     4d06090413ffd332
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

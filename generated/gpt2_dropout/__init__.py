@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  01fc2e8533eaf1bf
-#   text hash     66ac3440cf4c6d4d
+#   content hash  84101c5f675e2682
+#   text hash     230cb5f7e7848550
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ac5f8e8dd614f6f6
-#   text hash     c091999642de839f
+#   content hash  1718ea0ad22135e6
+#   text hash     29eb67e5a1407fa5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

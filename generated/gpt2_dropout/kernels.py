@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  69f6d91eef81d7ef
-#   text hash     9fb4bbec858299df
+#   content hash  75abbc02f6ab000d
+#   text hash     04ed23bcf0e28b09
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5c7a0e09284874c2
-#   text hash     f7ff512f4bf4dba4
+#   content hash  1a1fd6257f1d6a4a
+#   text hash     9c0798c4d7b7ac61
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

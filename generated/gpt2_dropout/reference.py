@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  31a3416b53d37340
-#   text hash     e0e37384e735968a
+#   content hash  1fb33303b0e6ab40
+#   text hash     f01f05faf49ff565
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b8f3429514e05e0a
-#   text hash     0858c03bbdfa51bf
+#   content hash  e86ce033600b60ef
+#   text hash     c69cb5e7daf8cfa9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d6b59b2c5946f618
-#   text hash     508ee2e64af09fe2
+#   content hash  5431ac69eebe491f
+#   text hash     7b0bec6574e784e4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fdd40b6e0d13b804
-#   text hash     7b243714e4a08825
+#   content hash  35f836ea89f3be85
+#   text hash     613a64b95358c96d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c8f343f9a6221fc2
-#   text hash     641be127d220cae9
+#   content hash  cecad76c1587a610
+#   text hash     53d3d672f87dae46
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  490c6538ee8afa20
-#   text hash     7f4c44e71978286a
+#   content hash  409b14d68e08ef21
+#   text hash     f9cd911587a7684a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

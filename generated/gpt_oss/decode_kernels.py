@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fb459af3950727f0
-#   text hash     fb459cccc0a3a45c
+#   content hash  866954ecfe396a39
+#   text hash     fcc3aa864833cb52
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

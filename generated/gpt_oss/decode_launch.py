@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  47f429bc3c98c396
-#   text hash     326534de2bee3006
+#   content hash  9a80415bf5390014
+#   text hash     7c2724104e624734
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

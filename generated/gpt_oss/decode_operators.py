@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f811f97b0d911815
-#   text hash     3d8462fa779526d5
+#   content hash  d077cbf18d6ad6af
+#   text hash     e47f664fe4c11c04
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

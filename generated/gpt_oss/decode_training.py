@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  80cd52f0a156a332
-#   text hash     1b5f06c19edd509d
+#   content hash  b15481ff2dd0d97e
+#   text hash     00c0160039298389
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  69f9e1fe6f257e9f
-#   text hash     cf85d7c309c5d275
+#   content hash  e2f92937318ded13
+#   text hash     6020666098ba46e7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ace2bb881531d8f9
-#   text hash     50a2c9b030fd07e8
+#   content hash  0222c08ff43ea540
+#   text hash     bc2fc724809dcbd5
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a25887f05d5adf34
-#   text hash     f9a693f6c8d411e0
+#   content hash  fc11d6f86c81ac72
+#   text hash     ec8dac9e555e0aea
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

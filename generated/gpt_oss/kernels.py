@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  695ff2746129273d
-#   text hash     ff23be695175d63f
+#   content hash  c97bb829af08da5f
+#   text hash     aa42dbfc6a4a7eca
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

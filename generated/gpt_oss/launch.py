@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e241650906c642b2
-#   text hash     aedcb3feef47fe3f
+#   content hash  71893f18d4552c6e
+#   text hash     179c29a3d8c507b1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

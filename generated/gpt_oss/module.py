@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d5c5a92c72e71291
-#   text hash     971c03b380ee3b1d
+#   content hash  15e489f8b98831fa
+#   text hash     1449b3704e7c3af5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cf9ead266e381a5b
-#   text hash     1d752ab38dede216
+#   content hash  007f69c4923e4a96
+#   text hash     f58e4b381b7de093
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

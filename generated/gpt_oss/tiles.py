@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e26df4fbabe1ee8d
-#   text hash     090d891b68590beb
+#   content hash  a6884620127afc3b
+#   text hash     1c8163fb75224891
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

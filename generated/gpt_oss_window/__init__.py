@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  10c9f71f0b98b4fa
-#   text hash     d1728d88b1fd7914
+#   content hash  8ee262c2c0c01f85
+#   text hash     d2846ec824e18639
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

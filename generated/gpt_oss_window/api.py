@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bebb52bbfe0cf347
-#   text hash     6a496ad0c43a6727
+#   content hash  2775c11e364f0443
+#   text hash     8b0fc73da7fd5b06
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fa7e76bb622219f8
-#   text hash     1c7e0f34de1556e7
+#   content hash  e8eabe2e3840e310
+#   text hash     cb5743aa65564642
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  95b282f98378c857
-#   text hash     d12530106167e246
+#   content hash  22b531fcac19d4d5
+#   text hash     e5dbd769ebd051c8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

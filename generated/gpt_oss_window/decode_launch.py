@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ea1a22551de6eec9
-#   text hash     595ff089cf55d1f6
+#   content hash  ed231418b62638bb
+#   text hash     8d66e0e69386f791
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f435c6cd04bca438
-#   text hash     f8a1e782f6756310
+#   content hash  9bbd1e29d3c6275a
+#   text hash     5a04d1ae64b3c2f7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

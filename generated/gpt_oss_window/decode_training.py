@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7584e2708e4ae587
-#   text hash     b2804571500dc6cc
+#   content hash  e4a862f06f2fa3e8
+#   text hash     ac0771a4447b16c1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  11ecd282495a9da6
-#   text hash     90d914060c8605ef
+#   content hash  e2cc75f56cb91067
+#   text hash     c639b3bdcd993e3f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bfbb8a8685a1b279
-#   text hash     ed1e9315941da9d0
+#   content hash  206d815ecfc750f8
+#   text hash     7a79d8d682024742
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cbd14ec125f7357f
-#   text hash     840cbd81a8142bad
+#   content hash  7ef39195008df2e8
+#   text hash     f87692e9e204304a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

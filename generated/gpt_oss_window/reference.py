@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8b7118a9e69d0ae6
-#   text hash     e46a86c9cc083df1
+#   content hash  9e07de9e8316709a
+#   text hash     6cc02a82b31296a0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e046cc0b323bfe54
-#   text hash     70f9c19e85b283a3
+#   content hash  68aafda6ba3d8109
+#   text hash     9eb6c20f806fc197
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  dd80c1c64cf3edbe
-#   text hash     6c83af223e2f85df
+#   content hash  3ec94d8c458b27ec
+#   text hash     a92d3ac1b923fa76
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  98ef6d7310c59b31
-#   text hash     45cd2efbadaca48d
+#   content hash  45ccc82bc6398e89
+#   text hash     34c08532bbc5589a
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  29188250f17292be
-#   text hash     246a2ae563792961
+#   content hash  2ee2d9dc8019c815
+#   text hash     9b88ad4db0d4c982
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f454a66027bfb7f8
-#   text hash     389d62259c343381
+#   content hash  6b31cdfefa2cf3d4
+#   text hash     1516e587d9d825c4
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

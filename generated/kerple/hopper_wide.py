@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  092375b794d89a6d
-#   text hash     227e973e828831cd
+#   content hash  da0d2495e9db400b
+#   text hash     4705fe7efba78bfa
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

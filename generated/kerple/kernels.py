@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2bf86693a0ad2e05
-#   text hash     235660f6284b1bbd
+#   content hash  f6a8e72b0b4437b2
+#   text hash     3712dbf9807d3b17
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

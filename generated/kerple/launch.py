@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  79eb84a0107725ec
-#   text hash     bc97789f54ce734e
+#   content hash  eda1f1cd8ec56f51
+#   text hash     14194e93996c71d5
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

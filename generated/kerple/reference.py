@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ac6ff7ad36832c6a
-#   text hash     9a89f17b6a5af078
+#   content hash  fd37a9678b21741e
+#   text hash     bbc87b0504ab8107
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9feacc4779863d45
-#   text hash     2d34bae4b6b7d8dd
+#   content hash  a44a59673c77d5f9
+#   text hash     dfa2c757379aafab
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ed07798030f52253
-#   text hash     89df652e00078f84
+#   content hash  4109ae0f4d569613
+#   text hash     27868168a41ac24b
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1b1da952a829cfbc
-#   text hash     7877b5d827babddf
+#   content hash  7ba0e1eba36f5280
+#   text hash     e1b3b708714d3ed6
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

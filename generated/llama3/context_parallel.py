@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  81b07c78131a5328
-#   text hash     f5a173a6cb5ae1a0
+#   content hash  7ca4bfdb9f1e14b4
+#   text hash     e1f24211b2e764e0
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4dc8331e175d8184
-#   text hash     76872d92d0a5ba7f
+#   content hash  701f3be61b1b95c6
+#   text hash     a1ccd16479843992
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  86bc0047f9ea2544
-#   text hash     06886e769d42c43b
+#   content hash  c5e914475e32e9a8
+#   text hash     9cc3d7bd8ccb43f1
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c55d711ba978f299
-#   text hash     3ea9da6bfedcd2b5
+#   content hash  9d2b8488b2e4edbe
+#   text hash     656749c131d30cd7
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2de10274fa58cd73
-#   text hash     a8db60ad0ee3bc8d
+#   content hash  da481362ad033e6f
+#   text hash     e73d2b9fbf5c2088
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  513da7677db61b5d
-#   text hash     75f81ccdeabdeb50
+#   content hash  1d14057ff2cb0680
+#   text hash     f07f3c4a50dc2f2e
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

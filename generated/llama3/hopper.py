@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  059c3f63b80fac32
-#   text hash     ba153f988af5bdb9
+#   content hash  6b1bfc3c75520ddd
+#   text hash     050c1830562faa6d
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3b09311c2fbc8880
-#   text hash     c53af502f74ab70c
+#   content hash  b453817a712e3e00
+#   text hash     11ac3e46cf7ea09d
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -18,8 +18,8 @@ of four warps have 64 of a tile's keys each, side by side:
     load_tiles   waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or of
                  queries and of dout: also while workers still store what they made of the tile of keys before
     work         for each tile of queries: scores and weights once more, its share of dV and dK, and half of the
-                 program's share of dQ; above 64 columns, where query heads share keys, it passes
-                 by tiles that see none of its own
+                 program's share of dQ;
+                 above 64 columns, where query heads share keys, it passes by tiles that see none of its own
     add_shares   has the copy engine add the program's share of dQ to what is there; up to COUNTED queries it stores that
                  of the first program to come to a tile, and others wait for it
 
@@ -323,7 +323,7 @@ def work(
             if BLOCK_M == 64 and GROUP > 1:
                 # tiles are as long as the keys of a worker, who has a range of its own
                 first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-                low, high = first, last  # those of both workers
+                low, high = first, last  # those of all workers
                 if WORKER == 0:
                     k_last = tl.minimum(k_first + 63, k_last)
                 else:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9cf2f607d3dee374
-#   text hash     570214cc4c4ef44a
+#   content hash  4c66688e2d9ccad3
+#   text hash     447c36770383d02c
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aafb4fde916e74c5
-#   text hash     172350a4849396c1
+#   content hash  8b31d13dd2455153
+#   text hash     f03e43c7288fef41
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fb45833b3da83f59
-#   text hash     f8b44eaca3143ee9
+#   content hash  065f03e621a57a2e
+#   text hash     1a127c384c25dca4
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  97cff31f3a4b7106
-#   text hash     24ff402a97adbd63
+#   content hash  ca6f5adfad9b1082
+#   text hash     899ed727c35fd7b9
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

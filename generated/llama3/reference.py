@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7b9f725ec241279d
-#   text hash     bae2fdced44dd2da
+#   content hash  984bdbeeb5826421
+#   text hash     de975df52ed6cda9
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  335023797de52efa
-#   text hash     42aca491de4500eb
+#   content hash  90e8cb9e1335de4f
+#   text hash     06a696a86b6352da
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

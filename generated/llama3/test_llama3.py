@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  df3548e26150a34a
-#   text hash     85c78c480ff32196
+#   content hash  f00ed203fe62ffc6
+#   text hash     0a2a2880ecf30942
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

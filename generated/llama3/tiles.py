@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  04449b126993249b
-#   text hash     7ee8ce9bbbf28903
+#   content hash  49acb7e9e54beea4
+#   text hash     dfab18fde9e3ec68
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  37107c2072582c7b
-#   text hash     adb223fbe365af1f
+#   content hash  45c188bb05230cc4
+#   text hash     5a14be3a4143aa84
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  779721f0922ba823
-#   text hash     ed50bbb9c9e6356d
+#   content hash  8dc6809b5e91378a
+#   text hash     a8aaaadb1e9376fc
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  008df2fff35fe9c6
-#   text hash     70c0f177a66e8147
+#   content hash  a44954bccd4cef02
+#   text hash     d837c8aab6c6490d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  abb72b41b11221e5
-#   text hash     6014787e85aa8147
+#   content hash  ed3fa1ea516882bb
+#   text hash     445bf898348088ea
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

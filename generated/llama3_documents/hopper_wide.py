@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  333b261e06e7150c
-#   text hash     cc7963f5c1a129d7
+#   content hash  59b362e32a88cff2
+#   text hash     d7d9aaeefb0dc232
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

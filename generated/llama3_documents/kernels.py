@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1ec987e91c43f761
-#   text hash     e0848f1ce69fe615
+#   content hash  125f56bcc9876f37
+#   text hash     e5f1d18d0be37211
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

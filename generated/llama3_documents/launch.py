@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  639c267f60de7a4a
-#   text hash     c7f5dcedd3cd50c0
+#   content hash  718d2fe1f2a0f21c
+#   text hash     686e5f0508f03f87
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  657bf400e33610b1
-#   text hash     d9b518d250576904
+#   content hash  350f4fc3e2efb0da
+#   text hash     6d708981b648d6e8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

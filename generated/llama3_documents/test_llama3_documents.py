@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cc5bf827365aecd8
-#   text hash     9500acfd36fd9b01
+#   content hash  5709363eb26193a0
+#   text hash     5fc803e56319be83
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

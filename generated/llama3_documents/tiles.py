@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4240d5c05a3ecf81
-#   text hash     8a3c90d75f58c98b
+#   content hash  817fabaa43e9cdad
+#   text hash     f9fdf0cb15c7bd4b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9f296654a55e553a
-#   text hash     b79e094bb2de1394
+#   content hash  8ff4156cbdd33ef9
+#   text hash     376760ce447548ec
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

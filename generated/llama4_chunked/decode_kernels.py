@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  98ad462ac4798450
-#   text hash     10c4185dcc1f4358
+#   content hash  2855fa373cd8feca
+#   text hash     eabc422e8ef53ed7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  03fbab07658d03a5
-#   text hash     ecd0d815df05ac58
+#   content hash  384ae21387f31864
+#   text hash     d85ed086d4b97b97
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

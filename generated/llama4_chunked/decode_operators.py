@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8fee23ecdc09846b
-#   text hash     1947a91ea464feda
+#   content hash  b145b813ec31c318
+#   text hash     2d757831170d1e8a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

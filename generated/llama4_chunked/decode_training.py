@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ab127f1ceb2129c6
-#   text hash     feaa50da0b76330f
+#   content hash  44e31e23835f6d6c
+#   text hash     64ebba4d71b4913c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

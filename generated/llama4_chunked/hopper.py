@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4b286c8d392536c3
-#   text hash     2dcfe602bf1b54f7
+#   content hash  ee0a2bd2be97116f
+#   text hash     d7872e5ee45e56b8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

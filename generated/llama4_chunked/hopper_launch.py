@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6ba45560db0fafc6
-#   text hash     4fac7e0985e973a4
+#   content hash  c91e4f59232078bc
+#   text hash     9cbb65258e6cf4e4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  596acae7486c33e1
-#   text hash     18d8c788bd8aeb51
+#   content hash  8a0fdaffa89aefc2
+#   text hash     69d333a037e09775
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

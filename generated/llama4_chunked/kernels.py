@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8a1538eaa1d5dd88
-#   text hash     7dae89e708b0217d
+#   content hash  35cb5e0513526259
+#   text hash     d27404e853bec78d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

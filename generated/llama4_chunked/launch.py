@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7dc2323e5ab7ce7d
-#   text hash     fa467b5980031a01
+#   content hash  070c55b93ff046c2
+#   text hash     961d36bce075b03a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

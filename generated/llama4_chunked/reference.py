@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e91c195dddc99ebb
-#   text hash     aa38981bd0bce352
+#   content hash  d89785ee25940e4b
+#   text hash     62b02c62a559cf40
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ed026f379fbec40d
-#   text hash     b3483949abec9cf2
+#   content hash  c2bc736fca150f1e
+#   text hash     454f86b7be33e514
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  44af24bca4fd0701
-#   text hash     ee9f4c9255f2a74d
+#   content hash  31ca610f8ef6693e
+#   text hash     61649b2339b43c05
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

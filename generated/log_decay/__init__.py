@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f6ae7e845092aca0
-#   text hash     5bfa87e8de05ce8c
+#   content hash  984af49b12456460
+#   text hash     7880ac901398ee23
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

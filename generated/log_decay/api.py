@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bbbbfe4f3eaf73c6
-#   text hash     c9992d36f0c6b5d5
+#   content hash  80199214267e8da9
+#   text hash     1dc9f77c2a92f5cd
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

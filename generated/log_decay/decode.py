@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  81999f248c784de5
-#   text hash     4624f88b34db8314
+#   content hash  66432f61604e3237
+#   text hash     39fcfc7945d70f76
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  64908a42421ca3bf
-#   text hash     c75fdb52b9ef4509
+#   content hash  e654877fccf31c2c
+#   text hash     94ed88d86d394cd7
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

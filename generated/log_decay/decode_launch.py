@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3a6ae9f5fa12981d
-#   text hash     fd8a0eef1fa6ffc6
+#   content hash  c2f32d0485dae8d3
+#   text hash     a5b080ad64af1f91
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

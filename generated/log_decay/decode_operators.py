@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e5d05865f745779f
-#   text hash     163c093c9e262775
+#   content hash  e763587b06ceaa2a
+#   text hash     3332780e1d3e7288
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  19b78fcfd2829ba4
-#   text hash     07c78ecf11da6ded
+#   content hash  7846d82fc214ca70
+#   text hash     43535b62a6edf326
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b1f0d19d1dc604cc
-#   text hash     882ce14e8dcc748d
+#   content hash  61bad7a392a265ff
+#   text hash     737fe74704dac4eb
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

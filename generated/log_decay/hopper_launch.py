@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8600fb34cef53110
-#   text hash     5f63fd27eeb92c23
+#   content hash  c63e36d1e1615f4d
+#   text hash     c405d61ec1cda953
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

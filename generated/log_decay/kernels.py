@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4efaa129c0c6ddf0
-#   text hash     200d4b31bf7c1872
+#   content hash  897be38c490cfe76
+#   text hash     87e4326e43a6b423
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

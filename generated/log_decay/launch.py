@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2bb7659edaa1ec09
-#   text hash     40f3173fcf7e92a1
+#   content hash  2a315a73b64627ad
+#   text hash     72134e5a24be0230
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

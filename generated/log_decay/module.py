@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5991c56d38728f02
-#   text hash     38435df9e70bf79e
+#   content hash  e65635d41c0895be
+#   text hash     4698a6a59673cdb1
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  64f16480334907a5
-#   text hash     b2b311cb658b6125
+#   content hash  65b2ccdce9cf21d6
+#   text hash     fa9557ec618406b8
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bd9a360c2aa9c666
-#   text hash     79a760d9c84e2331
+#   content hash  c88d9cdeafc485cc
+#   text hash     375b1cc67c76e563
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

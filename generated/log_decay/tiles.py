@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  febd79d966c1081b
-#   text hash     78f21e040e187a4b
+#   content hash  a6c062e6e480f3f1
+#   text hash     47ff4d835af73c0a
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

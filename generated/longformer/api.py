@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fe42162536ee5931
-#   text hash     83b5e57a08a83734
+#   content hash  c604e032142e5ecf
+#   text hash     e4e41943d4969801
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

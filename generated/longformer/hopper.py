@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b61c2459b53663ce
-#   text hash     84097ad5d73908f1
+#   content hash  7dd0ae5b8655838b
+#   text hash     611cb24eaeff48c7
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b64e70547fb17337
-#   text hash     bfff9df11c555e1d
+#   content hash  059cbf92227ff3a7
+#   text hash     d5aca54ce96b68ff
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

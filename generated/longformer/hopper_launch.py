@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  22ad0dacb95ad590
-#   text hash     c50e4e93a9024595
+#   content hash  67a3d6ee4652fd3a
+#   text hash     6fc04e7195274c0e
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

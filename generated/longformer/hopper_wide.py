@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0e86eb783cf56116
-#   text hash     1ba0b93b830216f3
+#   content hash  9cba703b9570be73
+#   text hash     315bc7b28e39600a
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

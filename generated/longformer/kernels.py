@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a0b6ff6a527209b3
-#   text hash     acf9c7d1c2f9282d
+#   content hash  e69fcb811e7d6945
+#   text hash     33f75df8c6667a99
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  454a4eeb4c6f19d7
-#   text hash     814f9884a037475e
+#   content hash  3b8cf97237b19bf0
+#   text hash     ad94f2a22b314bd0
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6717ac76a5490802
-#   text hash     510f8640ac2f0fba
+#   content hash  47bdf4ebda07b621
+#   text hash     16abcfc095b5086b
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

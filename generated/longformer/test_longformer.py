@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2f1b48e53eab7f15
-#   text hash     a3abd1ec4aac6e7e
+#   content hash  a2f227047d232e3e
+#   text hash     4b37efc4e8a72b88
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

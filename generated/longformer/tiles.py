@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8ad4b063e4060ddf
-#   text hash     05d42ee9fd2be065
+#   content hash  b2dc93a08dc57f01
+#   text hash     58844c18dae57a92
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  822034853a7579cc
-#   text hash     9b27419a5ce057d0
+#   content hash  28290c1e83bd8b3e
+#   text hash     d0b534cc14e073aa
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

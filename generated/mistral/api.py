@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  41a80b318587f989
-#   text hash     658b80944d5a4c90
+#   content hash  dd5b948fdcdbc338
+#   text hash     98f3c02f8c48e5ca
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2cbf8e434f8c56ec
-#   text hash     bd9efb4bdc25136a
+#   content hash  65075cf8d579115d
+#   text hash     771771a47741b462
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ae5220b99f00bfd9
-#   text hash     5b7581f4ccef4a60
+#   content hash  82347d154f47efa4
+#   text hash     3c243e7b26dfbfef
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cd40fd1c9218be77
-#   text hash     5294696b0a4b0990
+#   content hash  c93c33d1632fffe1
+#   text hash     afc4b184a0293d57
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

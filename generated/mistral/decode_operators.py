@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  82cbd8f8016b1340
-#   text hash     d78ca7aca177b0b9
+#   content hash  a6164a933d8d94cc
+#   text hash     54c5deefb3d76bd9
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

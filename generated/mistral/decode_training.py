@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dbb6fa0c9f82a600
-#   text hash     81b5118e6ce9963a
+#   content hash  145f3ba8e76a14fb
+#   text hash     5bcfb2569a9e3f68
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2c670a213a789ec2
-#   text hash     f0bd71343ae0daac
+#   content hash  6ac7f4ce18c09a50
+#   text hash     b5ed5d31e2b08705
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

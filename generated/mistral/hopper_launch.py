@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b7478d5bad642a3d
-#   text hash     72fa4910afe19066
+#   content hash  32e3c531e8601e98
+#   text hash     53c36617c30386cc
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8a7363474fe944d1
-#   text hash     b8846a20ef1cb540
+#   content hash  cc1681a4259a249d
+#   text hash     975ebf83b015bc16
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

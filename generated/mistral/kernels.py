@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b9afa39816e794de
-#   text hash     5f6c2335dff1f480
+#   content hash  2682bc63f033ce1f
+#   text hash     877adc4683054156
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  922f2cdc7e46ba7f
-#   text hash     c10a7cfc02e02ad8
+#   content hash  5f93e0d1dabda2b6
+#   text hash     7765976cdd749c05
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  174966425a0077f5
-#   text hash     649fece16195a609
+#   content hash  fa353b888d022647
+#   text hash     d8bf2c8b6368a550
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  949b4edd5fd23e9f
-#   text hash     a6b69c9bd2af0849
+#   content hash  7c8826b6247bffba
+#   text hash     48f9ca413fd0e27c
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

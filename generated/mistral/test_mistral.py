@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  16ff313546bfbf15
-#   text hash     58a1fa1010534c0a
+#   content hash  d878216718358294
+#   text hash     59ceaac558a71381
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

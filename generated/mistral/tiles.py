@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7443399626b5cde4
-#   text hash     7c46a9d0ad16cc63
+#   content hash  86a19dc6e6dc041c
+#   text hash     cf62de0753bce063
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5f5fcaf39a2ce83e
-#   text hash     983bca55f8404134
+#   content hash  f0bf32f848fc4f83
+#   text hash     4e368cdba93746ea
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

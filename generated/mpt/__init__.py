@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  72e507a75456ba9f
-#   text hash     76a9c4e98e1c1159
+#   content hash  43f42bc7638e928f
+#   text hash     7fc6e22e42f2fda6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

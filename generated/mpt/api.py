@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  41b0bbfdd45a09e5
-#   text hash     237552ec82fd1ab8
+#   content hash  1995f0f5db1fd7f3
+#   text hash     a433c04ba1efa87d
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

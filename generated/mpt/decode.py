@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  aef8a25c0fc59f3c
-#   text hash     6707feb28424f25f
+#   content hash  1ef566ce2789fffa
+#   text hash     69baf6f5f56acb68
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

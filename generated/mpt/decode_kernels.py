@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0cfc0e0369e8d648
-#   text hash     ce85d385838c196f
+#   content hash  e259ddfe5e2b6017
+#   text hash     691a1ac61f859a73
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

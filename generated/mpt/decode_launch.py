@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  79c3fe6f2804bc1e
-#   text hash     650a435e1cc4a60e
+#   content hash  71d62d3f9881d0f0
+#   text hash     11e691e51e30056a
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2e3036cdf1a4a226
-#   text hash     6b912e6757056cf0
+#   content hash  7abd2e223010ef44
+#   text hash     ee2e27ac2133c204
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

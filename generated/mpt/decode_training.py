@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  96af440228c6b039
-#   text hash     cee219e14734b9f4
+#   content hash  867919d636160cda
+#   text hash     5ffec20bcfc9db21
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

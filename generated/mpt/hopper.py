@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3b985575577dcfea
-#   text hash     de9bc773b75ccb0c
+#   content hash  00b6cec7be0492d7
+#   text hash     69942935045f57df
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  60683f99b73f1efa
-#   text hash     c65f2ea4a089db33
+#   content hash  3c4244560a38e639
+#   text hash     5bd9742255902dc3
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  054e1545c835c76e
-#   text hash     f44864197cb85d8a
+#   content hash  372dd4abeb0f635e
+#   text hash     de4b0681e8936e47
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  92b43bcf3c02b326
-#   text hash     a5c6f7ec203ecffb
+#   content hash  ce3632f97d502aa7
+#   text hash     4bb1c38236db36a2
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  38fbd2fd62cbdccc
-#   text hash     8b6cbdd8535f5578
+#   content hash  dc56998c9a39ff9a
+#   text hash     a5bdef547b90a1c6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  55eaa4264eb2d96e
-#   text hash     870d125056c8ad8b
+#   content hash  bac7070f578ca5ba
+#   text hash     bedeef85b770a500
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

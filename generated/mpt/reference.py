@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e8b6b779f14acce2
-#   text hash     e96dc4220446d44f
+#   content hash  245810aab1388162
+#   text hash     9f4d255db7b004b6
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b0ed5d78c6e6b543
-#   text hash     80471533b24e4f3c
+#   content hash  c3e98a19a228b5f0
+#   text hash     5636ce53cfa21f0a
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1e6079ae887bb0ac
-#   text hash     be62e273f7440cb3
+#   content hash  77a35592d4e6cbe5
+#   text hash     edc51c47a0470384
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1167979d6cb49c49
-#   text hash     68c65281187160fc
+#   content hash  fbc0725e39b3824b
+#   text hash     7fbfd7095a8c572d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

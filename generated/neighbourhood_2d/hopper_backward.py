@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9dcf33083438cdb0
-#   text hash     116fd5550131a55d
+#   content hash  7c042413a7cdaf26
+#   text hash     8e01ee2f524e37a2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5e629553bc87cf39
-#   text hash     21d305e9b3e18541
+#   content hash  7df6ca7e557a176f
+#   text hash     2978603aa0ff98f7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

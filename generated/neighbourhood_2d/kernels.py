@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  13e7a52a9951b9cb
-#   text hash     8c8b0b4df708d29c
+#   content hash  5ad0382812ef8db3
+#   text hash     4801bde408bdf981
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b3a6c8fa4efaa4e4
-#   text hash     e239b01ace448ed4
+#   content hash  8d20ad9b8f0cc24b
+#   text hash     46febfb8312550ed
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

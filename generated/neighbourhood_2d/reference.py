@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fdd7992a7e97536b
-#   text hash     721dcfc70533b24d
+#   content hash  9e8372b85fa81b2d
+#   text hash     e09792bf7af11b07
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

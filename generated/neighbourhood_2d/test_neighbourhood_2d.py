@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  be52cd0d19350a57
-#   text hash     259d2f6af6e0b8fa
+#   content hash  b7e8783ac89e0d3d
+#   text hash     3e13334301302c7c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

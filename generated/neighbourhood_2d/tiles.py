@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e09c729203151841
-#   text hash     32b02dabf914d5a9
+#   content hash  042874ebb5b54517
+#   text hash     88a610e58107d789
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6562853604b82b9a
-#   text hash     6d20431f91f87c63
+#   content hash  86994ea37295129b
+#   text hash     d2b4aa9705954963
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

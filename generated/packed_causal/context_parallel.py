@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  702affb31c7620f9
-#   text hash     c75cde46ed25e64c
+#   content hash  e3dde02520021181
+#   text hash     7bf275e80d1d2287
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 

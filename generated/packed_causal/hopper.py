@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e6eab9f1c7504398
-#   text hash     9faf9ad1fc837061
+#   content hash  9bc5b64b0125a11a
+#   text hash     d9beca4c508abd6c
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  da81091642584029
-#   text hash     9fb9fa34a2b41b72
+#   content hash  9dad2d1333d882ba
+#   text hash     e80a2de8c1d23af0
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6a3c9eb6a6b2bae0
-#   text hash     258051120ec3019b
+#   content hash  28a74bbfd85c0bcf
+#   text hash     8bd4fcd69cef73f9
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

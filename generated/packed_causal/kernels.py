@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2ae9eca874bd19d6
-#   text hash     379f51636751ab52
+#   content hash  55956ebd79bd3cb8
+#   text hash     2463daa70006ddde
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

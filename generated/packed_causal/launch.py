@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  69f3b07833005122
-#   text hash     23d9806a273fd860
+#   content hash  640858cda2ef4122
+#   text hash     3c56a854d1b2ba78
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

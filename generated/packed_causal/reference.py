@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8936bc2da6ec23c5
-#   text hash     d7f37e04786ea071
+#   content hash  c1c1b82444172648
+#   text hash     801e0de095c8bf0e
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

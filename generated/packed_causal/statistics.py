@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d04fd56aa9b71a5a
-#   text hash     007ff49e9f35bfd6
+#   content hash  800032d7b98b89ac
+#   text hash     760202031a360e31
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

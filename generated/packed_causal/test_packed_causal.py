@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  88a90ae897efd864
-#   text hash     746a3a7013262466
+#   content hash  0e2dc09480e486d3
+#   text hash     ec930627aeb3b3b3
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  809740dee9dabb91
-#   text hash     e40e2d3070265f88
+#   content hash  dfe8ecad642f1ce7
+#   text hash     23689b66c6f6050e
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

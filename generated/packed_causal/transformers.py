@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e29395824927712e
-#   text hash     3fe7439d614cccf1
+#   content hash  231e53a8d3c3ec9e
+#   text hash     5594a4bcded74666
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

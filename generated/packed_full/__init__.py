@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4c3050e05f3fff43
-#   text hash     53cd4cd352e9d8e3
+#   content hash  50ca82278254be45
+#   text hash     139fc82a26da3c81
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d39338e2a45d9f27
-#   text hash     4ac3eec51ce3d49f
+#   content hash  3ba4a2926c5375a9
+#   text hash     963063e258faecd3
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  55b7f7c227108edb
-#   text hash     06a6ddcdaa92a565
+#   content hash  cb81a5cb91e9a27a
+#   text hash     eef804c3b36b794b
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

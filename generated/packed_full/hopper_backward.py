@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d4f75a6b0fc15ada
-#   text hash     9b6001f2a47f3884
+#   content hash  3b2075d76514ac71
+#   text hash     580e01cac9e77042
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

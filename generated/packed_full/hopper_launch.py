@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0b494dd66e33f943
-#   text hash     48f210c3935ded83
+#   content hash  66bf57f034e21cc3
+#   text hash     ed160ae71676cc10
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  78db4f01490d3fac
-#   text hash     90184f26af01a5c1
+#   content hash  fc2dcdf42d7268b1
+#   text hash     f40dd5c24b713edd
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

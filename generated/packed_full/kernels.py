@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5602a052670f279d
-#   text hash     b6dd2fda871daf4f
+#   content hash  2405e34b06e00d4c
+#   text hash     5e3552f40f2e2d1c
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

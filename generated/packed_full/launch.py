@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a4f72b728e16a14e
-#   text hash     a086dffd918a72c4
+#   content hash  0cb89782b7d018d7
+#   text hash     cb31b557c8f9c9d8
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

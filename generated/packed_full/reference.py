@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  393efeff790bc8ea
-#   text hash     b35f6994a30f1d80
+#   content hash  4f4abe7bb2d57ccf
+#   text hash     1a826064ddb6bd37
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

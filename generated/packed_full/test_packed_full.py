@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  58915b863656d2e0
-#   text hash     b77613187e814f50
+#   content hash  dda34f2f59d75bda
+#   text hash     7b6262ad2e490f19
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6bf80a55376b6907
-#   text hash     7d1bf7eb05f8e04d
+#   content hash  9f9c3d52e1c8da49
+#   text hash     f4568043cd4276a6
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fd71c3a2234650bd
-#   text hash     fb3d0be2a4bdd92e
+#   content hash  6865c3598c7cdefb
+#   text hash     fa226d95d9e2cf4a
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

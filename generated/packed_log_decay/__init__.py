@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  16c19d093b9055f6
-#   text hash     5f05ded5bc3d736b
+#   content hash  9997cd09786e4d70
+#   text hash     ddfc19a9e1ab3145
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

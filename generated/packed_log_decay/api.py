@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4a4370d4eecc8fdd
-#   text hash     166c07078b7d2fd9
+#   content hash  aab5bbe589faa937
+#   text hash     f9cbf7737c223f1c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

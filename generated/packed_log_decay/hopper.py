@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  158f661d6efad591
-#   text hash     581bdc36bb7a93b3
+#   content hash  bf6a5ed6049b42fd
+#   text hash     8f5115c1e09b009e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1313854bca24a06c
-#   text hash     bf911731baa7b529
+#   content hash  a0980e03a63778dd
+#   text hash     bf05a785cdf74ba0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ffe19aa610d9a611
-#   text hash     008dce12f9b746a2
+#   content hash  1e186dbddb83732b
+#   text hash     8e459397c6307f51
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

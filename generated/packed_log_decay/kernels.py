@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a4554cf30a9b9ab8
-#   text hash     a1b9a2e5e6b3892c
+#   content hash  6c313293986bb16d
+#   text hash     9dd77946ff3dd20b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  88f01cf627e1438d
-#   text hash     47edf3b044815fbf
+#   content hash  cd0faabd2a6df36e
+#   text hash     4393890fdecef492
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

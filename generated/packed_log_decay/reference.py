@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8ff0936a1c2c8887
-#   text hash     a2fb1ccf534ae223
+#   content hash  a4954bb5ff73f05a
+#   text hash     f09a8253b3bba19c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  107b6aca5f238beb
-#   text hash     de11bd9aa6212d8f
+#   content hash  ca26472d6b5e2ca4
+#   text hash     fdd32e526aeaebda
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

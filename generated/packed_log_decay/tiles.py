@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  37c7367a5bff157c
-#   text hash     2156e013d8467f03
+#   content hash  d645c6577816f044
+#   text hash     42f1b6b10018052d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cf17a949b056fe1f
-#   text hash     e7b872bb32057138
+#   content hash  40ce27b231668afd
+#   text hash     86569c65c086314a
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

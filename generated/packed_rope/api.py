@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  470209ce056a3152
-#   text hash     1f9ea276ac739966
+#   content hash  357c8e0ca7a58acf
+#   text hash     5778fe0f89d593a4
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  980f2b442212fb50
-#   text hash     f925fb528fe3d4f5
+#   content hash  68b272fd4bfdebd4
+#   text hash     7ab3f6b362be7a09
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

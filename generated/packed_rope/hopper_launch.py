@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0b2a3e2ff7e503d2
-#   text hash     723768c31c3bc4c7
+#   content hash  969329d13b65db9b
+#   text hash     31459877450e9026
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6cb1cd59c2b7a98d
-#   text hash     a7dcbf7a45f61c2c
+#   content hash  504b931d9a344ef8
+#   text hash     1122c8354391dfa2
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

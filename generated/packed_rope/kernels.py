@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  52ad4ac44ed7c938
-#   text hash     dbf3a0796a204858
+#   content hash  7d3a0e354dd20b51
+#   text hash     3ea377c4986e7831
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

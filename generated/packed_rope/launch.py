@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  38406f3e8c30e899
-#   text hash     881cf83640aa11d3
+#   content hash  1aa232b3d740919a
+#   text hash     9d35ee52fd575f2d
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

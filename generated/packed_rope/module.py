@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  637600dddcf7c864
-#   text hash     58be6d785da4c349
+#   content hash  cc1587ba820f01be
+#   text hash     25f96c44b05d5400
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

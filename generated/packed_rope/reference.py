@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dc3e6219586bcbd4
-#   text hash     3f91dcf2c88e20f2
+#   content hash  a98ebd75a0e72dba
+#   text hash     4eedf3a12398b6cc
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

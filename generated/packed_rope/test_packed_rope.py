@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  afecc90e31d649b8
-#   text hash     5280197fb55222ef
+#   content hash  cf02501c706e2bbd
+#   text hash     d3c59d6940f4db58
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  15774984702e8879
-#   text hash     5e0c294c250416a1
+#   content hash  268fb6c15f82bc98
+#   text hash     3c34b44771f5a0d0
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

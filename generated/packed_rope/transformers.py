@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c6eea93dc5cecca3
-#   text hash     4986113363d5c9e8
+#   content hash  c86ebe2f4ec70272
+#   text hash     771739c534fa38e8
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4c3eb84e4af52f44
-#   text hash     58e4149545094837
+#   content hash  71567cfd493097f7
+#   text hash     7c7e5f0007fe7c74
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

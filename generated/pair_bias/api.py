@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  797f289aca0a756a
-#   text hash     97aa1530f30fa8ef
+#   content hash  39c1f01ee73d8c8e
+#   text hash     59bbd6fcda581d69
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  86c8f75c54434040
-#   text hash     7d0d3e22780ea47c
+#   content hash  d700c7835190623a
+#   text hash     3b4ca66c5218726a
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

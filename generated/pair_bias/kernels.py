@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  61591e6c81e5fb29
-#   text hash     5d1019f3444126c1
+#   content hash  8a4175d2ea192a9d
+#   text hash     6f6b20d8857c5011
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  03e0d44e88b1896e
-#   text hash     16f8c3b2bf0a97af
+#   content hash  147ec04a47b7c5db
+#   text hash     6948fe11fec911df
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

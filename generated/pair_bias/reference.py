@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5f85d97e450da5d0
-#   text hash     aa54ae46a003815f
+#   content hash  0ec3649a6f304c13
+#   text hash     fc813d032d1713d1
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  881bcab06f0b3e20
-#   text hash     55eb6b7dae1480f2
+#   content hash  458cc5a151bbf499
+#   text hash     46c915e73042cec5
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c41e38032ca2dbd9
-#   text hash     6801e40ba8ab94e3
+#   content hash  3fd14cd09684431a
+#   text hash     6d609ced55403877
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

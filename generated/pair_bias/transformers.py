@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  afeaf0dc0b72580f
-#   text hash     8713778898938282
+#   content hash  caf9ae7628863762
+#   text hash     37cb883670ddff1f
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0229649fed218a6a
-#   text hash     610851383394fbb9
+#   content hash  9b9d9537d7d00ec0
+#   text hash     b837cd53d95831f1
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0e71a26504e3a5ac
-#   text hash     2c5e498a5cb58bee
+#   content hash  ebc437ac6ce717e2
+#   text hash     06cc90a098f66596
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d74844e98d636a97
-#   text hash     827686d596e8e1af
+#   content hash  af4ab991a5baac10
+#   text hash     e8f94858e648a157
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

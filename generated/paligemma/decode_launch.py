@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  363c18ec105135f3
-#   text hash     1f9b0e70cad09e68
+#   content hash  3abb71eed2e9cc72
+#   text hash     76f96934fec4775d
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

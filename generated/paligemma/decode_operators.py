@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4e0e8c0cd195e55d
-#   text hash     bb243644e5f0e724
+#   content hash  48cd3272f8eb10ee
+#   text hash     26590e2fb9bd16a9
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

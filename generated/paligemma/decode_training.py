@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b05873e51d5dacec
-#   text hash     2d5fbb0d4b842602
+#   content hash  bc71f0861c64f250
+#   text hash     294d26968d1b8d4c
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  43cca3b35277c708
-#   text hash     2e5ce5904ed315a8
+#   content hash  e9e50fc91973a476
+#   text hash     428b1faee13ca8f8
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

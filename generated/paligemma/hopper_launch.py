@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ef5e10e0c6d9bbf8
-#   text hash     7b4d66318f587da7
+#   content hash  312f0cd520b576b2
+#   text hash     ec265eb7f9995c0b
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3a9d3270f14d9b8d
-#   text hash     b4976e0d6bc5abbc
+#   content hash  cee6eb238edfc15e
+#   text hash     fc3a6d254c750372
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

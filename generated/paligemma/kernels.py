@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dc96c605312d2212
-#   text hash     be2776cfdbaf16d7
+#   content hash  93c2f51970141e46
+#   text hash     5c0dafaa21e666b0
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b9010aa9c32cbbc3
-#   text hash     46c4565ab52b6971
+#   content hash  7b75f820767f2ae8
+#   text hash     2e0578f8e2ef1625
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4c58c152fb118ec5
-#   text hash     d3b44362c226f53a
+#   content hash  d676793565371882
+#   text hash     1748cec3f8948a81
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

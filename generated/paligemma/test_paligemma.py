@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  54b99dd2e2524779
-#   text hash     d662bcaf0e033664
+#   content hash  f9d90c2cbf96f7ea
+#   text hash     112859f6d45abfa0
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

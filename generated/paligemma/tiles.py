@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b3fcee0d896a39e0
-#   text hash     574dc5232da344eb
+#   content hash  ae92472f92c6df1c
+#   text hash     d652f46950fe1145
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c53520f945a9cdeb
-#   text hash     b15d254437054e9a
+#   content hash  d4619f198f2b2787
+#   text hash     e2c56d646175bae2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

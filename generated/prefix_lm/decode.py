@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bdb23b303303eb35
-#   text hash     7c2d7e7030b562ce
+#   content hash  d01606d0c6026884
+#   text hash     324189911e2362c7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bbb8e4858fbb930f
-#   text hash     73e94d0a2d389fef
+#   content hash  f4ba440ebb9d92ce
+#   text hash     a281e4807e1716e2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4d7b12935a5a9b3c
-#   text hash     d637772b672f76cb
+#   content hash  cf2cd24ffeb585c8
+#   text hash     bad0ef3ea5dcd6eb
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  85b4bc0509dd73e3
-#   text hash     b07528335698e451
+#   content hash  54f20740a6710816
+#   text hash     0463d6c8a5ddb2c0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7d206c7f75b01e33
-#   text hash     2fc2d0b6927abbf6
+#   content hash  a815111ce5c8dacf
+#   text hash     f53edd8bb07203ce
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2bbc25719cf55e4e
-#   text hash     b0227d81fe006e2a
+#   content hash  46594417dd22e4fb
+#   text hash     24bb95318594dbb5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0d275f5965e44fd6
-#   text hash     b2887feef05a595c
+#   content hash  458ed39825f19911
+#   text hash     b174cd9cccb242fe
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

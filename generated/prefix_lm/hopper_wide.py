@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1396751fa4c8e16b
-#   text hash     b09619e92abe4a27
+#   content hash  a8ca8e9efaa69c03
+#   text hash     2da06bf081d3f8cf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  553de9f6d5d81d8c
-#   text hash     726cfc619050ec86
+#   content hash  1e1107da0db19882
+#   text hash     9598175951fd40a2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

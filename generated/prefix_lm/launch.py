@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  86801cf2df57dd80
-#   text hash     2417c7a267bd0fa3
+#   content hash  5e93c18180933e6e
+#   text hash     02c46381153483af
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

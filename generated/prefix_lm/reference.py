@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c18dbf939afe390d
-#   text hash     970405647f8c8829
+#   content hash  6c930cbc63e9cfaa
+#   text hash     5ce96a1405cf242b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c774f0e041b52e1a
-#   text hash     78e973089551cf24
+#   content hash  7c263b3b241a90ff
+#   text hash     e89ffb12529e7bd3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

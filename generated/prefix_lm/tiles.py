@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  aebca87aa9847f89
-#   text hash     19a26602d5a0222e
+#   content hash  c3f8d87a22af7f33
+#   text hash     28668ffeb0830086
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

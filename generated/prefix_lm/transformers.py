@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  31d02ae4946b9074
-#   text hash     079ff3dd9d006ffc
+#   content hash  699f923cf499c729
+#   text hash     a694f02a050b0333
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  30b8e86eaf5d7d10
-#   text hash     915405ac16a70b46
+#   content hash  1f2d870a74946dac
+#   text hash     d1efc0a38e5d2fa6
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  66662de4a8c439e5
-#   text hash     0ebad64e04df883a
+#   content hash  6959b6974b2c279f
+#   text hash     bdc601ade9b0e58b
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

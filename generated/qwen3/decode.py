@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b8584cd77d5492f9
-#   text hash     37566cb26ea5bd12
+#   content hash  38825fdc4bce812a
+#   text hash     c3f978245bc1bb64
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  94e8907853fd79d2
-#   text hash     900311f9ff8a8d75
+#   content hash  91434f43fccb8646
+#   text hash     e27e15fb88b04f7a
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

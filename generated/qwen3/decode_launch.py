@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e9dcb6ff88a39410
-#   text hash     3b553078c34de765
+#   content hash  ee34315197289e9a
+#   text hash     93830ff30dd64679
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

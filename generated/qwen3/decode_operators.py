@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d50dbf993db2b531
-#   text hash     95eefcf006b7c9f7
+#   content hash  3dcad1d7f92eaadf
+#   text hash     ba056d7ae19a0982
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

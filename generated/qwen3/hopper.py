@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4fcb72a54dccff0c
-#   text hash     183d217960649d88
+#   content hash  a5deb82a12a6de78
+#   text hash     0bc0604b7cad1759
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

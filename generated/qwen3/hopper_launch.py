@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  de2da82f6c87f8cb
-#   text hash     7affbfec85c553d8
+#   content hash  9d47d7386bf9365b
+#   text hash     7080654f9eaf8fd7
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

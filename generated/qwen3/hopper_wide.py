@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e9ad6a2796d60686
-#   text hash     42249556a2abf5ed
+#   content hash  da8abc328bc02e57
+#   text hash     734cd6783abef052
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f0c1a61575681349
-#   text hash     5dc389c548c5ddff
+#   content hash  b5476c8bab921cf1
+#   text hash     112c41ccf236ade3
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

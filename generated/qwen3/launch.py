@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  70356961db2bc439
-#   text hash     7302cabdfbd888ab
+#   content hash  c6621397153e6530
+#   text hash     ae77fb29efcb6539
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  82c6845c93a4ce02
-#   text hash     f8a6bd08903dcf7b
+#   content hash  26a3b295cf016dd5
+#   text hash     6561ce39ffb7a8d6
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  33184a0eb660d196
-#   text hash     e0fe2149d2c7372f
+#   content hash  1c0b8f14fb0ef900
+#   text hash     d30146d5ad4c59e3
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  206cff3620f407ef
-#   text hash     63917e5050cca001
+#   content hash  9c663af52ded5cab
+#   text hash     fb9e5bb03c653d34
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  be80c13fa4a2dcbe
-#   text hash     fe00e087c6f840f3
+#   content hash  3d22a8ccf0ca5bf0
+#   text hash     e3a8170efbfc9838
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ba301e46a5b894f1
-#   text hash     a8e928fc17f5a4f8
+#   content hash  ef7489646ead30c7
+#   text hash     6b0085796b2b6422
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e6f53539490ae26a
-#   text hash     7e3444e3a6b39470
+#   content hash  13b892dc7e620201
+#   text hash     cf46b7e9137ef7f2
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

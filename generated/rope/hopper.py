@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bde7d4cc2c0cdde2
-#   text hash     5d57133567b2b424
+#   content hash  a67fd6f0fb2b3711
+#   text hash     47d84c3f661ba592
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9b423ec16f3d8e66
-#   text hash     716dcaaa36a41006
+#   content hash  9a7533d3df790295
+#   text hash     121695ed956e7341
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

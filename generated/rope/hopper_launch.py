@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7b248e199b5f6839
-#   text hash     6feb5b5b416e51d8
+#   content hash  9132cd84f6a23b33
+#   text hash     a3119c31d8fcc1f8
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d26f4478b7c4d7ba
-#   text hash     062c248f7cda289e
+#   content hash  726d46fcf71f156e
+#   text hash     b594991bbc57a5aa
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c5999b679de5d556
-#   text hash     79747f96c56f3427
+#   content hash  5428ee92c34e3cf0
+#   text hash     7be6c03ab16dad6c
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

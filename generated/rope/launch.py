@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  958011f3d48d8bd4
-#   text hash     fa6eae96f5737d3e
+#   content hash  cd27efc86df397a5
+#   text hash     ae6cea2e8446bfd0
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  94b477bddea2586f
-#   text hash     b387d7472a6b2a0e
+#   content hash  2c3db004a78be87e
+#   text hash     f7b1bda198c394fe
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

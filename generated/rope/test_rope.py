@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4343acb5bd38fdba
-#   text hash     ff25393fbbfba16d
+#   content hash  b21adb80e028d996
+#   text hash     21683663eb62fe3d
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

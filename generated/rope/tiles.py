@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f7249e0b6d061f4b
-#   text hash     34cf2e7c53c7a071
+#   content hash  88a10c11f39f03b7
+#   text hash     3d00518e28d3029c
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  79fc0370606d2382
-#   text hash     87e6147c72bcaea7
+#   content hash  58dae8e53c1978f9
+#   text hash     15044e8971f30d3b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bad77a99eddf3969
-#   text hash     60219516b5a54097
+#   content hash  a56bcc3901c1951c
+#   text hash     908fb6d128c05d63
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

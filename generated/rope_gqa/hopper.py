@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e21090ea9a6cb9b5
-#   text hash     03d29a384eb357f4
+#   content hash  b49908ef0b4ac955
+#   text hash     f5b587c15eafea81
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

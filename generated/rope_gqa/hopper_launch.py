@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cfe59790228b11ca
-#   text hash     8e09e122fd1565c1
+#   content hash  ca7e22a733a40211
+#   text hash     3996d23b9342376d
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  aa2267de5e58ae3a
-#   text hash     62ba9bdc45265f03
+#   content hash  23154773536acd3e
+#   text hash     43c27cbee366d80e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

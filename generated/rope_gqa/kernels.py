@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4f2832d3627ffdae
-#   text hash     3a52aa2dd932778a
+#   content hash  55b1a3b406cc3697
+#   text hash     abf5d5a3cf06da14
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0f1508b49a223317
-#   text hash     de127f4e1e0416c2
+#   content hash  09412e6f09e70d22
+#   text hash     d61eaacec18d65f2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

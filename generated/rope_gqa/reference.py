@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6d2ac0d94c70d87c
-#   text hash     be492c5061567019
+#   content hash  1138cda654a369fe
+#   text hash     86931342cb422f8e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b50266da6557adb6
-#   text hash     968e139c7d28f3dd
+#   content hash  7b4dc7d83ab3e836
+#   text hash     c40d13f21126cf93
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  99faf0f8a4f90ce5
-#   text hash     1601d238c5612933
+#   content hash  263b9f8fe2c20d10
+#   text hash     65e8c9e156acc5fd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e95ac42fe7103907
-#   text hash     606132300a59c678
+#   content hash  b539314317e119fb
+#   text hash     6b642e5ffbfea5c7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  199b71db7af901c0
-#   text hash     6a8ad15cf989bf29
+#   content hash  ef126619c9d834e5
+#   text hash     6ddae0c24e792d4c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

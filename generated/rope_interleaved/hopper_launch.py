@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  611a1f40944f7e82
-#   text hash     436937e2cebcc2c8
+#   content hash  51f1b6cb85376d44
+#   text hash     40bdfa7bf9b48dc9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

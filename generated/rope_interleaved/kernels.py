@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1188372e2903b7e7
-#   text hash     cfcc2a7a16e6617e
+#   content hash  8d610bcbe0741d45
+#   text hash     b8173f2e9749c63d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8f98109eae13281e
-#   text hash     d99bd72cb05a2be7
+#   content hash  ba50e81fd5f9529a
+#   text hash     7fc36a4ab76661b8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

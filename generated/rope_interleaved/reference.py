@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e88f9e6a4efaee89
-#   text hash     2c6d9bcace58ef10
+#   content hash  e63a3eb786efd8e7
+#   text hash     6fc064a854ed743a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1a2e004283b038b7
-#   text hash     168c1936fb7b3249
+#   content hash  4d422d97cc1096e7
+#   text hash     b121c059adfd9554
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

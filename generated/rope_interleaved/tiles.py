@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9c8b74c75271de88
-#   text hash     a51a014edf1f3218
+#   content hash  3db8dac5d749718e
+#   text hash     8dbe949faa10dafb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f3cd07e96b035e2a
-#   text hash     7d73baa20d347a78
+#   content hash  cd060fc611c39ac5
+#   text hash     ec258d01a0a9fb1c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e5e67b03615a992c
-#   text hash     03ab35fcd08959bf
+#   content hash  95aa7d4cc6cb8d11
+#   text hash     63384914c50219fa
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  11bde0a51b13840c
-#   text hash     7b4d2b4139e2fc85
+#   content hash  f4144aa34bf19535
+#   text hash     37f2e6f87222236b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

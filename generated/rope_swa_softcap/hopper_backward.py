@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  eb28908f6cd91ee2
-#   text hash     8bd79089e6d6caca
+#   content hash  3ff18d5d2f571d48
+#   text hash     d45039247fad9650
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

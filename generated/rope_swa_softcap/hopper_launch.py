@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  391378e33c9364b6
-#   text hash     b44e0c31c72b338e
+#   content hash  e052290eae8d0bfb
+#   text hash     1ffac09e40b065df
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  01eb809398859c96
-#   text hash     92bf6a2f5b019bdc
+#   content hash  d17c44f89b35ae29
+#   text hash     57b4b05a6718b4c3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

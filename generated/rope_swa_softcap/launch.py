@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bf345061e8621095
-#   text hash     7a39cd1e31bfb23a
+#   content hash  d650f1ed65e50fe2
+#   text hash     7944ebcb66d2cded
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

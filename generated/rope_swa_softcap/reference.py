@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  819840d9bc0d3d9b
-#   text hash     42944ed6f56a3f49
+#   content hash  a07f2bfd809bf07c
+#   text hash     7f3610314a87150e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6a8b4396483e9656
-#   text hash     5853da9ecd8e0e1e
+#   content hash  7237126cf0f757fa
+#   text hash     608ab3895b9d5e9f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5cc70747234c8ca1
-#   text hash     f4bed66b807d701e
+#   content hash  c9082db7caace9dd
+#   text hash     e03669671d4136e7
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

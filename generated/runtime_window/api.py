@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7a9d2c78f7a43f74
-#   text hash     3ec5f6c30d4de1ee
+#   content hash  334a258a19e45baf
+#   text hash     b5c00004f024096c
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

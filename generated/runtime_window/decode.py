@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e320ffb63b4767e4
-#   text hash     5d64ba18a50309e5
+#   content hash  8200ef83b42bebc1
+#   text hash     431cb7d60fcb843c
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  72b7294eff41ad73
-#   text hash     22661a0312c22a2d
+#   content hash  9964c818082f3891
+#   text hash     eccc1b3554c82824
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bcf5ccb44a5ee294
-#   text hash     794414fe06b337c6
+#   content hash  52380df549f4af5e
+#   text hash     25c66b483554980a
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c5efa9835596b686
-#   text hash     af9eb5f33b52eaa1
+#   content hash  33a82032f3d80c01
+#   text hash     36a23a696e56cecf
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

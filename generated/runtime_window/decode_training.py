@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  05314edd01ae9129
-#   text hash     552ead29d7e75ee1
+#   content hash  96b0a8454318cfa1
+#   text hash     3cf248c125787560
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  23e4c8389712001a
-#   text hash     23feac0a6c2c936f
+#   content hash  682e96c36c4e4c45
+#   text hash     b100088a676b7d0c
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d471d93f9c53a4b8
-#   text hash     9de334f7cdbd4568
+#   content hash  4fe304944dec0a28
+#   text hash     431c4c42e8be528c
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ab456039fddc59aa
-#   text hash     43ecb332bb74dbf5
+#   content hash  fa64254f3412076f
+#   text hash     8c2b8bcbda1e5645
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  af7462fba2dbf179
-#   text hash     4e09302c92a8c821
+#   content hash  757c05fb9dab95a0
+#   text hash     1a16e076f588e6ba
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c850bd288dab8d48
-#   text hash     2dd6dd67e2a34674
+#   content hash  7144e4cb41f6028e
+#   text hash     5ce3334853718aab
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4f1a04879f68a7fd
-#   text hash     f73a7e15d4fa5e99
+#   content hash  bc565ff396f15531
+#   text hash     0e1ddf951abf5db6
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a4a1db2205ba647a
-#   text hash     8c9f0245fbf03440
+#   content hash  8e0df6178dfa36dc
+#   text hash     c7ed81a35afbd463
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

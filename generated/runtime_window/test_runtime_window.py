@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c7a46cd00a8c650c
-#   text hash     8b854bd97950c4bb
+#   content hash  d346b3ad42c515c5
+#   text hash     07f71b7f693e0b8c
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

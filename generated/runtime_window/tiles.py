@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  029bce345be06487
-#   text hash     91cb18a086ec680b
+#   content hash  9545bbb5a8cc3c82
+#   text hash     a66c96dba5c934ce
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  278e5bc4ab2b7e2e
-#   text hash     6aa8dd40384c8a6f
+#   content hash  1f14eb979d1f0801
+#   text hash     f8b65eafab809f87
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c60150879f4603ca
-#   text hash     74c5f0e66d65ea49
+#   content hash  b5627b2698e0a9ab
+#   text hash     72c817b3273e2ae5
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

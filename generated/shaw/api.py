@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3ef016f1e4dd159b
-#   text hash     1b372381f50bae84
+#   content hash  95f0adf106b771df
+#   text hash     1eff2e2d425d692f
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

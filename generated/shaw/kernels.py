@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  73a1be192fee8307
-#   text hash     bd24b0d87e421e71
+#   content hash  adcb68a9a399e712
+#   text hash     39ef294d5b62f7df
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8ca4d3ec8bb1f362
-#   text hash     a12ce5e988994e96
+#   content hash  c5f3313ac6afdf9c
+#   text hash     f5214f3bdea5a177
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  260074aed38b7871
-#   text hash     5e6ba005191d53c6
+#   content hash  8e75779b9c64c6af
+#   text hash     dd5757b7702a400f
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

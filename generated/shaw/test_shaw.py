@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  25ea170cbf033791
-#   text hash     bfdf9ff393ad3afd
+#   content hash  bf37f6e6eb244cd3
+#   text hash     0946be0a6b1a4c15
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

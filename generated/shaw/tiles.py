@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  029b8f8c03d2dd08
-#   text hash     4b32959828868688
+#   content hash  1f0b586229b4043f
+#   text hash     c5d463601599f42c
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6e24710364c7568c
-#   text hash     159f70e55ce191e2
+#   content hash  8d18064cd5a89574
+#   text hash     9aa75796b79fe830
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f75f2a1ca16bdf6e
-#   text hash     bc61603fd96bfb9a
+#   content hash  1b4ae700d5ec32d0
+#   text hash     4f9db31481fa1e40
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

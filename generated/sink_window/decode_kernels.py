@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1d44c5143269e96c
-#   text hash     00c5df8d9a775700
+#   content hash  0ba0c95dab55b289
+#   text hash     0c4a9d3c224d99ea
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5f67797b95902a11
-#   text hash     8feec984668bdace
+#   content hash  7d7d52bbc4e28b35
+#   text hash     7fd6e6d05166069c
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

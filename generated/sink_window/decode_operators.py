@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0e10e2ed11a8b81b
-#   text hash     93bb62a92198752b
+#   content hash  3f53ab47c7b0a724
+#   text hash     3371aedd144563be
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

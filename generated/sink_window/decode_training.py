@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2b0b56e7dee1b9ba
-#   text hash     e0dfe18d5c2ab6ee
+#   content hash  6f99058bd7013946
+#   text hash     2226c07bcf4889ba
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

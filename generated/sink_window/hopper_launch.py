@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  23cb2b2ed4552dc1
-#   text hash     97cc19a44d1a4b54
+#   content hash  5a29708a2ea5e8b6
+#   text hash     ca103d6c6868c842
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6f77720e19d077a9
-#   text hash     268c82751abccc28
+#   content hash  1568104cdd16814f
+#   text hash     81007e0ad07cd6fc
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

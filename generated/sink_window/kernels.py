@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  55d80e71adedeb48
-#   text hash     d1862455fc2c0392
+#   content hash  d478ed9be2604a51
+#   text hash     310e7b97cc3ad332
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

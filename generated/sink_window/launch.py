@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e8425ec899eb8e3c
-#   text hash     deee2cd304665bac
+#   content hash  f43b9c053b655058
+#   text hash     a1e8524b8768e466
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

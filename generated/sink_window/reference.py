@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f76a7c6052caa131
-#   text hash     2b60539e9b502c93
+#   content hash  e49a40f24c8f68cd
+#   text hash     9f7a7e08cd1c73c4
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d6644cd378994dba
-#   text hash     6c4141bcd8defc3d
+#   content hash  e42727ed0986fc9f
+#   text hash     ef6f67752d144046
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  49d5dc5c484d6d67
-#   text hash     5c28cdd22e150834
+#   content hash  1f15566c9801836b
+#   text hash     9c6fcef2d368ef8b
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d253a9413ba29e48
-#   text hash     2b9ecad9ff3789ec
+#   content hash  3f0c0b17f74682fa
+#   text hash     833efd6f8c3c4a87
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

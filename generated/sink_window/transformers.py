@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3b152ce0532e77ac
-#   text hash     df7b2c16e29d5479
+#   content hash  fe6642bd2895deb0
+#   text hash     7379498df5877ee7
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

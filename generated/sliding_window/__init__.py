@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  feee4460288ef765
-#   text hash     130fbf6d10efc706
+#   content hash  63c957c26555abbc
+#   text hash     4222949fc7a7e206
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f9492f4dedf7ecf9
-#   text hash     68e9a64e8940f222
+#   content hash  557790773a1eef96
+#   text hash     504a5765b0dbd8e9
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  524e817c01d0dcee
-#   text hash     15fbed3cdab22f79
+#   content hash  c6fd44013fbf8721
+#   text hash     f9a912461d83a6e0
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

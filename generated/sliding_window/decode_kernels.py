@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e77ce37792e67f0a
-#   text hash     6a3169292cf3cf44
+#   content hash  30a56baf8869b898
+#   text hash     cc7f58e8cedfdffd
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  47fe67d4ad53d3d9
-#   text hash     3530b9945240b59b
+#   content hash  59c5af9630beceea
+#   text hash     a47ffa6faea00936
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a4205de2592ceb75
-#   text hash     56394d4bceef45e7
+#   content hash  ca8343cc1feff1b6
+#   text hash     27461eda6a753e28
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

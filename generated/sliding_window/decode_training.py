@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  97fb761b278920bd
-#   text hash     ea65b6b24238e5ef
+#   content hash  038ae2bc023ccefc
+#   text hash     2f0e01a6362554e8
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  36fdd7e7b7fcdb95
-#   text hash     5c92f9f2c0131a1d
+#   content hash  a429d4804e4fbe62
+#   text hash     1ea21325dfd2716c
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

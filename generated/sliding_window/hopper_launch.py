@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0e8afc8b30f5a8bb
-#   text hash     49503593ef8d9e24
+#   content hash  bc481c196adcbd89
+#   text hash     b3059d829165ccfc
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0c2661dbb9f95aff
-#   text hash     7a8ec9920a645b80
+#   content hash  02fcb51008b20b55
+#   text hash     5ba9cf4b93a770f8
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f9c113c1f102cad9
-#   text hash     75f200c5dc43c71e
+#   content hash  f075dfdab4780c12
+#   text hash     c5e21216fb84db40
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  81f03c9d0c65a03e
-#   text hash     1caeb560a0c61e86
+#   content hash  d7fd9d0a559bb65b
+#   text hash     5d30494518bab255
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

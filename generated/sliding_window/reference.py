@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f29401d1280c3ea0
-#   text hash     e5150915fffac3f9
+#   content hash  d89bbcf346b7623b
+#   text hash     b0b2356e87c42758
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a41fc47eddb55207
-#   text hash     7a1e594a04ba8dd1
+#   content hash  dc29162e11c33404
+#   text hash     2b09ea821fd56ef8
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

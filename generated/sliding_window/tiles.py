@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  efb8a45563fa4d78
-#   text hash     c91e54dfa80b7ff3
+#   content hash  8445847d5e7f98e0
+#   text hash     91ef5f9d11b69a86
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

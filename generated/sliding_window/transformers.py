@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bf70a86cb3ad3967
-#   text hash     266beb637b9bb164
+#   content hash  95ed2391b2b289ad
+#   text hash     dd52d2813119e16e
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  12f1ac865aef5136
-#   text hash     0d5ddf61475df71a
+#   content hash  2fbe3abcfb9dfeab
+#   text hash     0283c98e6a1d91c8
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

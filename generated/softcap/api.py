@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b0d8348a388752a0
-#   text hash     2572265fd009ebc9
+#   content hash  56c89049e1c866bd
+#   text hash     d5d943c2ef7d4bfc
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bb244538b74b2eff
-#   text hash     28604a85668e4ce3
+#   content hash  aa2964d9d6f54d15
+#   text hash     9819fc80b6ff3087
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

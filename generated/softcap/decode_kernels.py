@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0f0ac1c1aaafc0ea
-#   text hash     ce093ba32103c6fc
+#   content hash  826417185d56be3b
+#   text hash     c3c6604f04d36144
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9f9cdcfc4f194ced
-#   text hash     1a1e94d1b9f8c54c
+#   content hash  2775e81ac95ad654
+#   text hash     e78033de2c3c8c61
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fa9e731d6796868f
-#   text hash     0349c3ff72a1afcf
+#   content hash  1e7b5fe462520866
+#   text hash     f7a4f4ff61b37aef
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d63115d2bdb22a29
-#   text hash     b5c4b5c834850414
+#   content hash  97a9f59f9eca60e2
+#   text hash     28103857b629af04
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ff8d00f79c282e23
-#   text hash     729a97a5ca0b51fa
+#   content hash  b14dc0f67d365509
+#   text hash     57fdadb8733fb4c1
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1ebf495fbbbee803
-#   text hash     495952a79dc3325b
+#   content hash  b55378b7163b6c68
+#   text hash     cdfa8a2b58c6dd1e
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

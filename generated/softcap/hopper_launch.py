@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bfd4a943c2f5734e
-#   text hash     21fbe527ba25bfd8
+#   content hash  32e67d3bb3164922
+#   text hash     9f3e319648f51ef0
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ec413d9448cec479
-#   text hash     0cb5f1df2931a942
+#   content hash  e7376cf80b929fc5
+#   text hash     842876d60a33ed3e
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1f064c1ea7c98bc7
-#   text hash     801eaa169197c324
+#   content hash  ba6636ff8240998f
+#   text hash     655adf7b15134629
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  02ec125e51ebbc5b
-#   text hash     9701d0f76fdc078e
+#   content hash  043b360c0faa8fe0
+#   text hash     3725f4d7cdab3bd0
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2b59a4c0c9772192
-#   text hash     ef007d8984e4df21
+#   content hash  991abb753e455edd
+#   text hash     934967ed1416b478
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  264c16a3458e3154
-#   text hash     4d39da21e4c07e1c
+#   content hash  f2db47934a4b13d7
+#   text hash     0a7ec39c644f3946
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ca0f20df4d34107b
-#   text hash     c8a7c2a910a88b9c
+#   content hash  2ccf675fdedbc17a
+#   text hash     46267793decd36d6
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

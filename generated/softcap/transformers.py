@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  93a0395f9aac5e78
-#   text hash     d5b10d3e8d788536
+#   content hash  3307d48b50a0bb82
+#   text hash     93fed888e0209338
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

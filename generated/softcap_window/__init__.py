@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  abaa6d88b63a52aa
-#   text hash     a2c5903bf6e971b4
+#   content hash  b3cb0fe9a52abff3
+#   text hash     c6a4a13e7a96b10c
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3784d8eafb8b50a7
-#   text hash     9ab507ba201d85d0
+#   content hash  bdf9f6e6d903fc03
+#   text hash     a071458114f0d11e
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  81c50d7ba61bcec5
-#   text hash     effa3ee0b643a52d
+#   content hash  6fe2fa9bb5397ea5
+#   text hash     f6148bd9f96db3ce
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  68ff65f03e7b1e66
-#   text hash     6f397fadcd37316f
+#   content hash  ceee8895f854d024
+#   text hash     8b9595d26422f9b5
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

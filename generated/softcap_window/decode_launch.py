@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7f2124def7621897
-#   text hash     1fec3a7269e369ed
+#   content hash  a7f13fbd42dd86b7
+#   text hash     cb978e17e202fb21
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

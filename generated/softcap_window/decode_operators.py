@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0d5cbe861e8667b8
-#   text hash     2cc760821c2efb4f
+#   content hash  1dcf9cd49b1967b7
+#   text hash     969d467991e6fdbb
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ab433ebc9c8ba45b
-#   text hash     890a429aaeb4ef7c
+#   content hash  e154f473ff476172
+#   text hash     d5bb3cb94648b68b
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  955c7e9530736547
-#   text hash     a39b479260ba0113
+#   content hash  bca0ec7e6105f9b1
+#   text hash     1d8e98670afc005d
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

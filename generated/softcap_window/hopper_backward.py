@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0f58946cbf6d598b
-#   text hash     3aaf516b88f241e0
+#   content hash  70fb7898f8ffe518
+#   text hash     da5a3a18af2ff466
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8270cc08270426b7
-#   text hash     f329245c55a745ee
+#   content hash  bfe2fc0b8a2c82e9
+#   text hash     16f8c2b8b7109b4a
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

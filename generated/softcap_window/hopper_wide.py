@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c67a2525b9308d82
-#   text hash     6b1084809372e364
+#   content hash  874f325f1b5e3a3d
+#   text hash     78e8524ea637cc2a
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

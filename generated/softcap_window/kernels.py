@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d996c7e1b4ac26bb
-#   text hash     3c7467cceb587ca4
+#   content hash  809e8bd1e23693be
+#   text hash     d33651c7546787a6
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

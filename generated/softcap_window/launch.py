@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  11375765eea649d0
-#   text hash     5ca86a789a106228
+#   content hash  44a512aa7dc000e1
+#   text hash     52ba8e58814d6689
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  49ff8e6f6b4d7e21
-#   text hash     fc88eefa6e9a67e1
+#   content hash  9a60831634e5a2d0
+#   text hash     38985b7f7a16ace3
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c053313d55f0b763
-#   text hash     fe9521aeb33af2b5
+#   content hash  179b88e7531faab3
+#   text hash     29a595cceae260e7
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4b3a1016be5deaef
-#   text hash     640445a1b8321208
+#   content hash  16b743102fbf04fb
+#   text hash     0dbc2efd1e669657
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  479256c055231a60
-#   text hash     313257c6b3599cd7
+#   content hash  0fe8613496aede43
+#   text hash     ce7831aef59fc8e0
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4b42d4a2b48f8095
-#   text hash     23d54d4eb3c9fcfa
+#   content hash  0cb41c74f7475116
+#   text hash     9b65c73946185e03
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

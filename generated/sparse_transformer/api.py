@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  775073bf176073cc
-#   text hash     2985bc13fd0a3d90
+#   content hash  314007e509c4c420
+#   text hash     1e08a6b23733e8ba
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  615cd98b3cadcb9a
-#   text hash     2f1765915c6dfe37
+#   content hash  05ed7a34950e9c74
+#   text hash     5952837c77ca46b8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

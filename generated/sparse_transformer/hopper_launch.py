@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  712216779935d83d
-#   text hash     5499fc92d431ccae
+#   content hash  46e142e4f8f0ea29
+#   text hash     8d1b9c02f288ff1f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9e754298ac5de2bf
-#   text hash     a4e5cf3113f366b4
+#   content hash  2d2cea92cd3ad277
+#   text hash     da85152e40fa95e7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

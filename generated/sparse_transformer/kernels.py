@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ca2c9dbca8f17cbf
-#   text hash     ea9b394158a0f426
+#   content hash  651b3572b3c05e55
+#   text hash     b0481dd8a0e16800
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

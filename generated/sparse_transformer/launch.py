@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6ec375991856b046
-#   text hash     95d856874718d2e2
+#   content hash  86ed36961222913b
+#   text hash     4a7757104b6e09c9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cbd14364a5747e2b
-#   text hash     48e276f91dfbc888
+#   content hash  4f3735bbe78aa201
+#   text hash     fcef1f6403e0635c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ab0148acddc76acf
-#   text hash     8a8c72d265315623
+#   content hash  d7407c554aded48e
+#   text hash     8bda4d01ce8e2b0e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

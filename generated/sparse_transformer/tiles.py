@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  59f246fb867b8d81
-#   text hash     1d9d15749a9ed735
+#   content hash  cebbc3a895964e02
+#   text hash     228f206a5410bfa9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  564573bdc1ed71e9
-#   text hash     e4fa984e9717d9ba
+#   content hash  fb97c35bb27e89c3
+#   text hash     d80fb30c0ae92568
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

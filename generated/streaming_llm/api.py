@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c485cabcddde5847
-#   text hash     e9234e172a64f23b
+#   content hash  461680ba49291578
+#   text hash     4af2d2251ca19b1b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

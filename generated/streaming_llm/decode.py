@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  82660eeea1c45c18
-#   text hash     7fe5919cc79e9433
+#   content hash  b9b61f118d14e776
+#   text hash     37f0dd98aa65226c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1fe86252e5f1923e
-#   text hash     9141040130a99b44
+#   content hash  babb86b716c2b2c0
+#   text hash     ddfdc91684390535
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

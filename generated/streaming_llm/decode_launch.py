@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7238a32d93fbaad1
-#   text hash     193055041d4f2974
+#   content hash  ac6485cced449547
+#   text hash     23c519814dd42a68
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  af6b0a1ea5021baf
-#   text hash     eb95514c03e3dce7
+#   content hash  7ad251b8981e4725
+#   text hash     0c1090d7612d5263
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

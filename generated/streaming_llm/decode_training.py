@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  08673ec27d902abe
-#   text hash     8f5148973129733b
+#   content hash  d98f8aec614219de
+#   text hash     4ff02c1c5044f758
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9effd3feb2eede87
-#   text hash     44ab0bc0106e384f
+#   content hash  116f24195fd52192
+#   text hash     8c0d30b522ea13ec
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6268853c00a7016d
-#   text hash     933a860ed1b7831a
+#   content hash  7f854884cf190d91
+#   text hash     0cc75d26fa0f7b8d
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6eaf053ddb41b48c
-#   text hash     d51ca9f46caf5d8e
+#   content hash  46b3bf929e0c1950
+#   text hash     bdec84a3246fb060
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  52fb45019daa55f6
-#   text hash     d77514cde8291ed8
+#   content hash  602180dc923f9fb8
+#   text hash     523d6a88dac443be
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a1f64d9eca7c8b2b
-#   text hash     a5c976ed43581537
+#   content hash  a520ab1a8caac032
+#   text hash     a12cede5666bdda8
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

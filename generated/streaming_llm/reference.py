@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  182f904656a27ae6
-#   text hash     dda6c68931cc3cf9
+#   content hash  6a53ba47ff25ed34
+#   text hash     90ecca806704ee64
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

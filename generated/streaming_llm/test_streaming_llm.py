@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  936e7d2db99c7cff
-#   text hash     577f9dc73fab130b
+#   content hash  9c8b325735f9d313
+#   text hash     2469d428d8a68ce0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

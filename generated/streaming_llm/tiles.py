@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0b7b501a8ee840f7
-#   text hash     9e4dd46f1e455488
+#   content hash  dff4cae836fb761e
+#   text hash     2a25f283ea0bc26b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

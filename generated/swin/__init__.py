@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b0be08b79d27a276
-#   text hash     583a7c0de7ac30e7
+#   content hash  a3c12a2a904bcfab
+#   text hash     dab53908e890aeb5
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c3714c6f0149699b
-#   text hash     853f34203ebdea3f
+#   content hash  3cf3c3f6d0e5d8b5
+#   text hash     c67c5d42669babe0
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

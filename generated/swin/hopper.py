@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5a58ec01e180cd66
-#   text hash     07d65ed1f5a5e725
+#   content hash  6c16dd3be2f55ffd
+#   text hash     8dc82eb5490bdce9
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

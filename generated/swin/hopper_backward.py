@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a62ae39b824ab12a
-#   text hash     d81fc4396e1f4bc1
+#   content hash  0b0ff4051d46d705
+#   text hash     d52879b095159826
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

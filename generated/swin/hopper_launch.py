@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9e459ddb5ba634da
-#   text hash     640acc99da4e3be8
+#   content hash  0f7c055b5f66a622
+#   text hash     ed92e0bdd301f71c
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

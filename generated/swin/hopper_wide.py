@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f3e7601d5e44e00f
-#   text hash     8f25c428efb076ed
+#   content hash  6785db8725a8a1c4
+#   text hash     4b481055696ab720
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1e578e1b94bdc7f9
-#   text hash     8f6fe0b653fd65aa
+#   content hash  51450727e105f1fb
+#   text hash     7d92e25ff9526a92
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

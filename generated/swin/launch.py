@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ad0b400a13dbc299
-#   text hash     5784f678a85e0c8f
+#   content hash  dcc5ea617e23ec2e
+#   text hash     042dff092cf5512f
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

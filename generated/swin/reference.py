@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f79495e221b9f276
-#   text hash     c703fe0650d9fa12
+#   content hash  16f7cc6366c2ace7
+#   text hash     b50821c485cb07b1
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  83f9929336bfc2e0
-#   text hash     7b35e7358d6962b4
+#   content hash  c8b9d856381d0c65
+#   text hash     5f16a31b58c0d004
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6e0d6aa3cc7c4cec
-#   text hash     8641e7a3d4104a20
+#   content hash  d8ffcbf0a4d1776a
+#   text hash     0638b1ac03001955
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

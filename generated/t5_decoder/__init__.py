@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c9fd0d2875e07b0c
-#   text hash     49de59ba39f12916
+#   content hash  1e550c9b53e68ec0
+#   text hash     71efd927e6628f47
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8cc64125c0895ae4
-#   text hash     9573fdfcc0654e2b
+#   content hash  190d608e979795f7
+#   text hash     18b80006e82c0a4c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

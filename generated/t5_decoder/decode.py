@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0dbe70f3bbebeccc
-#   text hash     9179e275b05dbbdc
+#   content hash  acb73e56dcab1330
+#   text hash     3d85d639c58092c5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

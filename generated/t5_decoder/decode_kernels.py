@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a3a132533ba97c6c
-#   text hash     6b6761a96bade4e1
+#   content hash  4392ba80b0c210fa
+#   text hash     3fa5965e75407a14
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  19cc642c74abb7fa
-#   text hash     7d9067886ced9003
+#   content hash  e7442cf073ce93bf
+#   text hash     414d2304cdff018a
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

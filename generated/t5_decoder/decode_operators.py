@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  be98cb4a1c76458f
-#   text hash     28d733d20c445259
+#   content hash  610dcf731caa8cdc
+#   text hash     1f9e2c2bdedd820c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

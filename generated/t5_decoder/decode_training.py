@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1dd5fe79480ad401
-#   text hash     6eb55d7dfc2ba75c
+#   content hash  a366e1325967f4bd
+#   text hash     4e315654cf4c85f5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cc007e3f4d279b44
-#   text hash     90c3466ed2f5c2b6
+#   content hash  4d3f6dd762489b1f
+#   text hash     4f018b64b2891b26
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

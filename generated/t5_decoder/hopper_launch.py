@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d3a43a15938c04f4
-#   text hash     93eceab45921149d
+#   content hash  dc3aa9bb7b9bb494
+#   text hash     954053f1cd7057f4
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

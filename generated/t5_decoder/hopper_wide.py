@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ae6d9ec7ef7dc51c
-#   text hash     4968a57e63834ace
+#   content hash  4e231b90be505dfb
+#   text hash     0b7172642b45add2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c6761bb134451f03
-#   text hash     7fb5e20cb05bdbf2
+#   content hash  faa742f898ed383e
+#   text hash     e047b1bbf2d4febd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

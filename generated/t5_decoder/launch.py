@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0a5378b21d080075
-#   text hash     cd69c5ecd143abda
+#   content hash  a15ce81ffda72fd3
+#   text hash     042b6c73687d61d7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7c28d65218a82d42
-#   text hash     a0b78079334a1e3c
+#   content hash  031b56271fcef6bf
+#   text hash     dee35952b058a391
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8cb17d3b23165781
-#   text hash     96cdfea5486a86e6
+#   content hash  7da79b89788e2e81
+#   text hash     cf78ff734e45aedd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

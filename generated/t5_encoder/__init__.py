@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  47f6d540bbd095db
-#   text hash     f6f86f0e5b59ae7e
+#   content hash  f4ca0e7453bf196e
+#   text hash     99fbb42dac8e0ecd
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0cef7ff451434838
-#   text hash     9d26ff45b6861a22
+#   content hash  37c43e64fda54d58
+#   text hash     a88fdf531858eabb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8038e99ec238db55
-#   text hash     4cef3c5d36674ed3
+#   content hash  707f1c8c26195969
+#   text hash     1e5e7bdd13236a59
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d3a1b0b98301b114
-#   text hash     ed55a4795f9a2623
+#   content hash  d85fd00d9bb07b76
+#   text hash     26b6c4aa9dcb947e
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

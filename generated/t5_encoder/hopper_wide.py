@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5832131a64f8608e
-#   text hash     cd8c0dd4cb5f7d97
+#   content hash  c30313ba2b36b8ad
+#   text hash     1ed7896fa8dd9e65
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  10d0746400bb6eaf
-#   text hash     2be75c1051f27f98
+#   content hash  48571a8c70cbe907
+#   text hash     f424df1fb3c3f299
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  efb879a9d6683028
-#   text hash     97236df698631493
+#   content hash  93c6ef2c319351a7
+#   text hash     6dcf51a4e0908851
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

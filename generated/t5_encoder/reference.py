@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7ca0d5b568b5d452
-#   text hash     89ee64aec49ad023
+#   content hash  4301134752293786
+#   text hash     d6468eb5eda61d56
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

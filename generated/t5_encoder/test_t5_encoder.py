@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7e3b08d89a1a0e3a
-#   text hash     d36882988daab7a7
+#   content hash  650ba71b824a6203
+#   text hash     10a734ee6f902358
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

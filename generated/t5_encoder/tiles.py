@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  23a759e068f382b1
-#   text hash     2a2dcee1493428fc
+#   content hash  7c74acff47b42b71
+#   text hash     11fd2d9b2c3bcc42
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

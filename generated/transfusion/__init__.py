@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  74297b4db61444ab
-#   text hash     1a5141ce5e0f1811
+#   content hash  027f6e48be227efb
+#   text hash     8f92d383d36e5d09
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5a9cb799984c8c6b
-#   text hash     245adbca7cc4a892
+#   content hash  714f8cfa79b210fe
+#   text hash     3e2c6b80706537d7
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

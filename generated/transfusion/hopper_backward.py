@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3af6030f4e133ba9
-#   text hash     7b5795de37da67b3
+#   content hash  2e299d47915f8c93
+#   text hash     84591a39628a01b9
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

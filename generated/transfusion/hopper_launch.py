@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ce024b825c5491df
-#   text hash     7ddc12f8f655443c
+#   content hash  b375902cb60f62af
+#   text hash     4425c259cea1714d
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

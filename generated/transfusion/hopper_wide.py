@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e14fb1f3a9aec63f
-#   text hash     a2721a3ca9cc3ba6
+#   content hash  90560b1f685e3213
+#   text hash     e2190117421952a9
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

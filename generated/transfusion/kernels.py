@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  17a9dc78246eb8c7
-#   text hash     965f125a5f8282f0
+#   content hash  28f9fcabcd795dfa
+#   text hash     8021a355a8ebae61
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4d80b399db0d80ef
-#   text hash     2eccde160a4f6492
+#   content hash  c5dbc3cf95b37005
+#   text hash     3140152327ae10c8
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

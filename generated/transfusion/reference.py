@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa76d57b7938bb70
-#   text hash     b7d3cbf12af81199
+#   content hash  bbb4e3b5bf3a7fe7
+#   text hash     3632729a3f64b53c
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

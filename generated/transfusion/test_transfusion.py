@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8affaf539b444feb
-#   text hash     d2fee87f4dab1d86
+#   content hash  b9b7433cf865d39a
+#   text hash     7c9323603bc47a69
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

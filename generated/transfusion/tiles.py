@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cc1f8c6118d90b30
-#   text hash     c80f818c14b4e49b
+#   content hash  50ab4eb27bef8582
+#   text hash     2d5a488d2b500d44
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

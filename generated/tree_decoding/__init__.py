@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  203293e384a3af25
-#   text hash     ab5c63df9541e8a0
+#   content hash  a33b81086e18b417
+#   text hash     68f483fa4de55051
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

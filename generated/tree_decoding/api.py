@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b3ef9bd711e65355
-#   text hash     125a9992b8f1b84b
+#   content hash  645f36100883c021
+#   text hash     f2ddda77796b918b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

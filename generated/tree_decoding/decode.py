@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b3f956b3ac1fec76
-#   text hash     3d0903bc06db224b
+#   content hash  288e8e19ab7b1366
+#   text hash     66ffd9dde3a37f4c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  66d4921f7083e698
-#   text hash     3b464d81c93910bf
+#   content hash  abe7e9bb1ada42f6
+#   text hash     3e58265c88add293
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8523c79cbe428287
-#   text hash     0d99215b605d17a4
+#   content hash  19c00fbb4b66b25b
+#   text hash     47febb2cf246a71e
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

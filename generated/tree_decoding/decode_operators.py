@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f4bbd3d9c6893667
-#   text hash     79363425b918e6d6
+#   content hash  080941b97f24d16a
+#   text hash     a5ca102d6dfdda35
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4fefa7728e7b3a36
-#   text hash     b451de53acb966b4
+#   content hash  ca2e3609e536246b
+#   text hash     e9ae0417a92928a7
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

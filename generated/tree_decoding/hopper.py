@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  842568862e1a802c
-#   text hash     4d216e4f15c20db7
+#   content hash  8f072c8e049d4c2c
+#   text hash     d71dd1f691f4af00
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

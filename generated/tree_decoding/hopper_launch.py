@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  23482834e0c5b55a
-#   text hash     b4a4ad804fbfbe6b
+#   content hash  d2b344e2969e93fd
+#   text hash     efaaedf77e398da9
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cb3566e68fba4daa
-#   text hash     10f3754bee2f72de
+#   content hash  24391e70232a9e3c
+#   text hash     3a2c1abe57adce31
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dc57fe7e50562fd5
-#   text hash     56c2fd52306f1731
+#   content hash  32de45fafd838ef8
+#   text hash     49bad06d108bd197
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b6ce00f4f9108d21
-#   text hash     f216a0eb544ea2de
+#   content hash  1b611cc50bb09775
+#   text hash     666b4b00976a42d2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2587c4b46e07fd8d
-#   text hash     b3b85afa16c45f45
+#   content hash  72dad7a5fac7bef5
+#   text hash     8f4aa38ea6ff1d58
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3112e626d24a51ca
-#   text hash     14190d5ce73953e2
+#   content hash  a9975025f2f1a30c
+#   text hash     fb17c902cb36c285
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

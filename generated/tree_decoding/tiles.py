@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  84886e0533aa50f5
-#   text hash     ad07811fec9c0732
+#   content hash  500d400aa788c6b6
+#   text hash     b8a58d7370afe744
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -15,7 +15,7 @@ OWN = {
     "mask: [causal, sliding_window: {size: 100}]": True,
     "mask: [causal]\nrope: {layout: half}": True,
     "mask: [causal]\nlayout: packed": True,
-    "mask: [causal]\nheads: equal": False,  # with one query head to a key head they gain too little
+    "mask: [causal]\nheads: equal": False,  # with one query head to a key head they gain as often as they lose
     "mask: [causal]\nscore: [softcap: {cap: 5.0}]": False,
     "mask: [expr: 'k // 8 == q % 8']": False,  # keys of any tile are seen from everywhere
     "mask: [causal, expr: group]\ninputs: {group: {axes: [batch, key], dtype: bool}}": False,  # tiles' states are told

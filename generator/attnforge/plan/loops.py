@@ -39,6 +39,13 @@ class Loops:
         return "k_start" if self.tiles.block == "BLOCK_N" else "q_start"
 
     @property
+    def by_place(self) -> bool:
+        """Whether the range hangs on where the program's tile stands: a part of its rows may have another one then."""
+        own = "q" if self.tiles.block == "BLOCK_N" else "k"
+        told = self.states or len(self.tiles.ends) > 1
+        return not told and not {f"{own}_first", f"{own}_last"}.isdisjoint(self.tiles.parameters)
+
+    @property
     def range(self) -> tuple[Block, ...]:
         """The statements that work the range out."""
         return self.range_for(self.visit)

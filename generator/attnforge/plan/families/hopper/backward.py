@@ -124,9 +124,8 @@ class Backward(Weights):
         """
         a = self.shared.analysis
         loops = self._loops(self.step.call)
-        told = loops.states or len(loops.tiles.ends) > 1 or self.sums.all
-        ranged = not told and not {"k_first", "k_last"}.isdisjoint(loops.tiles.parameters)
-        return QueryWalk(loops, ranged and a.spec.grouped and a.shared_range and not a.spec.scores)
+        own = loops.by_place and a.shared_range and a.spec.grouped and not a.spec.scores and not self.sums.all
+        return QueryWalk(loops, own)
 
     @property
     def _stage(self) -> tuple[Block, ...]:
@@ -291,8 +290,9 @@ class Backward(Weights):
         read = {"taken_ptr", *names(*self.order.given)}
         given = ("keys", "turns", "exchange", "dq_sum_desc")
         fixed, constants = ("BLOCK_M", "BLOCK_N"), ("BLOCK_D", "K_STAGES", "WORKERS")
-        body = (Statement("sum_tile", self._sum_tile), *body)
-        return self._role("counted", body, read, given, constants, fixed=fixed)
+        return self._role(
+            "counted", (Statement("sum_tile", self._sum_tile), *body), read, given, constants, fixed=fixed
+        )
 
     def _walk(self, results: str, function: str, taken: tuple[str, ...], *before: Block) -> tuple[Block, ...]:
         """A walk of those who make no scores: over the same tiles in the same order, with the same call for each.

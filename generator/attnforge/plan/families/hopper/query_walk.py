@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...loops import Loops
-from ...statements import Block, Branch, Call, Comment, Loop, Statement
+from ...statements import Block, Branch, Call, Loop, Statement
+from . import own_range
 
 _AS_LONG = "BLOCK_M == 64 and GROUP > 1"
 """Where all of a worker's keys may be hidden from a tile of queries, which has as many as a worker has keys; with one
@@ -23,28 +24,17 @@ class QueryWalk:
     own: bool  # whether workers may see other tiles than the program's; all heads of a group see the same then
 
     def range_for(self, walk: Iterable[Block]) -> tuple[Block, ...]:
-        """The statements that work a worker's range out, as far as a walk over it needs to know of full tiles.
-
-        A range that has tiles lies within that of both workers; an empty one may stand anywhere, and is moved there.
-        """
+        """The statements that work a worker's range out, as far as a walk over it needs to know of full tiles."""
         found = self.loops.range_for(walk)
         if not self.own:
             return found
-        rows = (
-            Comment("tiles are as long as the keys of a worker, who has a range of its own"),
-            *self.loops.range_for(()),
-            Statement("low, high", "first, last", label="those of both workers"),
-            Branch(
-                "WORKER == 0",
-                (Statement("k_last", "tl.minimum(k_first + 63, k_last)"),),
-                (Statement("k_first", "tl.minimum(k_first + 64, k_last)"),),
-            ),
+        own = Branch(
+            "WORKER == 0",
+            (Statement("k_last", "tl.minimum(k_first + 63, k_last)"),),
+            (Statement("k_first", "tl.minimum(k_first + 64, k_last)"),),
         )
-        within = (
-            Statement("last", "tl.minimum(tl.maximum(last, low), high)"),
-            Statement("first", "tl.minimum(tl.maximum(first, low), last)"),
-        )
-        return (Branch(_AS_LONG, rows), *found, Branch(_AS_LONG, within))
+        rows = own_range.rows(self.loops, "keys", (own,))
+        return (Branch(_AS_LONG, rows), *found, Branch(_AS_LONG, own_range.WITHIN))
 
     @property
     def blocks(self) -> tuple[Block, ...]:

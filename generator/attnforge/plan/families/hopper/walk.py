@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...loops import Loops
-from ...statements import Block, Branch, Call, Comment, Loop, Statement
+from ...statements import Block, Branch, Call, Loop, Statement
+from . import own_range
 
 _COUNTED = Statement("at", "1", "+=")
 _AS_LONG = "BLOCK_N == 64 and WORKERS == 2"
@@ -29,8 +30,7 @@ class Walk:
     @property
     def own(self) -> bool:
         """True if workers may see other tiles than the program's: those of one range, by their own rows."""
-        told = self.loops.states or self.spans > 1
-        return not told and not {"q_first", "q_last"}.isdisjoint(self.loops.tiles.parameters)
+        return self.loops.by_place
 
     @property
     def range(self) -> tuple[Block, ...]:
@@ -44,21 +44,13 @@ class Walk:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """A worker's walk; it passes by the tiles of other workers' rows, which it has to give back all the same.
-
-        A range that has tiles lies within that of all workers; an empty one may stand anywhere, and is moved there.
-        """
+        """A worker's walk; it passes by the tiles of other workers' rows, which it has to give back all the same."""
         if not self.own:
             return self.spanned(self._visit)
-        within = (
-            Statement("last", "tl.minimum(tl.maximum(last, low), high)"),
-            Statement("first", "tl.minimum(tl.maximum(first, low), last)"),
-            _passed("high - last"),
-        )
         return (
             *self._own_rows,
             *self.loops.range_for(self._visit),
-            Branch(_AS_LONG, within),
+            Branch(_AS_LONG, (*own_range.WITHIN, _passed("high - last"))),
             *self._visit,
             Branch(_AS_LONG, (_passed("first - low"),)),
         )
@@ -66,14 +58,11 @@ class Walk:
     @property
     def _own_rows(self) -> tuple[Block, ...]:
         """The statements that make a tile's queries those of one worker, where tiles of keys are as long."""
-        rows = (
-            Comment("tiles are as long as the rows of a worker, who has a range of its own"),
-            *self.loops.range_for(()),
-            Statement("low, high", "first, last", label="those of all workers"),
+        own = (
             Statement("q_first", "tl.minimum(q_first + WORKER * 64, q_last)"),
             Statement("q_last", "tl.minimum(q_first + 63, q_last)"),
         )
-        return (Branch(_AS_LONG, rows),) if self.own else ()
+        return (Branch(_AS_LONG, own_range.rows(self.loops, "rows", own)),) if self.own else ()
 
     @property
     def _visit(self) -> tuple[Block, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..expressions.inputs import ROW_AXES, Axis
 from ..language import parts
 from ..language.spec import Spec
-from ..plan import storage
+from ..plan import reach, storage
 from ..plan.arguments import Argument
 
 
@@ -28,16 +28,23 @@ class ContextParallel:
     along: tuple[Along, ...]  # the inputs that a rank gives its part of
     placed: bool  # whether it matters at which positions a part's queries stand
     behind: bool  # whether keys behind a part's last query can be left out
+    back: str | None  # how many keys before its own a query sees, if those further ahead can be left out as well
+    numbers: tuple[str, ...]  # the call's numbers that tell it
 
 
 def build(spec: Spec, arguments: Sequence[Argument]) -> ContextParallel:
     """Says what of a call runs along tokens; `arguments` are the plan's."""
     axes = {given.keyword or given.name: storage.of(spec).kept(given) for given in spec.inputs}
     along = (_along(a, axes.get(a.name, a.axes)) for a in arguments if a.kind == "tensor")
+    behind = not any(parts.needs_later_keys(spec))
+    seen = reach.build(spec)
+    near = behind and seen.known and seen.first_keys == "0" and not parts.asks_early_keys(spec)
     return ContextParallel(
         tuple(one for one in along if one.query or one.key),
         parts.asks_places(spec),
-        not any(parts.needs_later_keys(spec)),
+        behind,
+        seen.reach if near else None,
+        seen.numbers if near else (),
     )
 
 

@@ -42,12 +42,12 @@ def of(masks: Sequence[Node], scores: Sequence[Node], inputs: Sequence[Input]) -
         bool(biases),
         any(leaf == patterns.Q for node in others for leaf in node.walk()),
         # a bias is the layer's own, which has one for the keys that there are
-        all(_moves(node, by_token) for node in (*masks, *scores) if node not in biases),
+        all(moves(node, by_token) for node in (*masks, *scores) if node not in biases),
     )
 
 
-def _moves(node: Node, by_token: Collection[str]) -> bool:
-    """Whether an expression asks of positions how far they are apart, and no more."""
+def moves(node: Node, by_token: Collection[str]) -> bool:
+    """Whether an expression depends on differences of positions only, and not on the inputs `by_token`."""
     if node == variable("k_len") or (node.op == "input" and node.value in by_token):
         return False
     parts, sides = node.args, node.args if node.op in COMPARISONS else (node,)
@@ -57,4 +57,4 @@ def _moves(node: Node, by_token: Collection[str]) -> bool:
             return False
         atoms = tuple(atom for atom, _ in form.without(patterns.Q).without(patterns.K).terms)
         parts = node.args if atoms == (node,) else atoms
-    return all(_moves(part, by_token) for part in parts)
+    return all(moves(part, by_token) for part in parts)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from ..expressions.inputs import ROW_AXES, Input
 from ..expressions.tree import Node
+from . import layers
 from .layers import LayerTerms
 from .rope import Rope
 
@@ -60,6 +62,26 @@ def needs_later_keys(spec: Terms) -> Iterator[str]:
     for given, kind, index in _indices(spec):
         if kind != "query" and not (index.op == "var" and index.value in _POSITIONS):
             yield f"{given.name} is read at other positions than those of a score"
+
+
+def asks_early_keys(spec: Terms) -> bool:
+    """Whether terms change if the keys ahead of a sliding window are left out, so that positions count from a later key.
+
+    Inputs along tokens lose the same rows. Running sums would start later as well, and the tables of angles of packed
+    sequences have a row for each position.
+    """
+    if any(given.scan for given in spec.inputs) or (spec.packed and spec.rope):
+        return True
+    rows = {given.name: [given.kinds[place] in ROW_AXES for place in given.written] for given in spec.inputs}
+    return not all(layers.moves(_without_rows(root, rows), ()) for root in spec.nodes)
+
+
+def _without_rows(node: Node, rows: Mapping[str, Sequence[bool]]) -> Node:
+    """An expression whose inputs are read at no rows of tokens."""
+    args = [_without_rows(arg, rows) for arg in node.args]
+    if node.op == "input":
+        args = [arg for arg, row in zip(args, rows[str(node.value)], strict=False) if not row]
+    return replace(node, args=tuple(args))
 
 
 def _reads(spec: Terms, name: str) -> bool:

@@ -69,7 +69,7 @@ def list_() -> None:
 @main.command()
 @click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
 def check(specs: Sequence[str]) -> None:
-    """Parse and plan only; tell every mistake with its place, and which specs are good."""
+    """Parse and plan only; report every mistake with its position, and which specs are valid."""
     from ..plan import plan
     from ..source import resources
 
@@ -94,8 +94,12 @@ def check(specs: Sequence[str]) -> None:
     help="The folder of the packages.",
     show_default=True,
 )
-@click.option("--check", "checks", is_flag=True, help="Write nothing; exit 1 if a file is not what a render gives.")
-@click.option("--diff", "diffs", is_flag=True, help="Write nothing; show what a render changes, exit 1 if it does.")
+@click.option(
+    "--check", "checks", is_flag=True, help="Write nothing; exit 1 if a file differs from what a render writes."
+)
+@click.option(
+    "--diff", "diffs", is_flag=True, help="Write nothing; show what a render would change, exit 1 if anything."
+)
 @click.option("--force", is_flag=True, help="Overwrite, or remove, files that were edited by hand.")
 def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bool) -> None:
     """Write the packages of the specs into a folder; files edited by hand stay unless forced."""
@@ -129,8 +133,8 @@ def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bo
 
 @main.command()
 @click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
-@click.option("--cpu", is_flag=True, help="Use Triton's interpreter even where there is a GPU.")
-@click.option("-k", "only", metavar="EXPR", help="Only the tests whose names pytest finds to match: values and not h4.")
+@click.option("--cpu", is_flag=True, help="Use Triton's interpreter even if there is a GPU.")
+@click.option("-k", "only", metavar="EXPR", help="Only tests whose names match, as in pytest: values and not h4.")
 @click.option("-n", "processes", type=click.IntRange(1), metavar="N", help="Run in N processes; needs pytest-xdist.")
 def test(specs: Sequence[str], cpu: bool, only: str | None, processes: int | None) -> None:
     """Render into a temporary folder and run the generated suites."""
@@ -141,13 +145,17 @@ def test(specs: Sequence[str], cpu: bool, only: str | None, processes: int | Non
 
 @main.command()
 @click.argument("spec")
-@click.option("--shape", metavar="Tq,Tk", help="Draw the mask for this many queries and keys, not as many as it needs.")
+@click.option(
+    "--shape", metavar="Tq,Tk", help="Draw the mask for this many queries and keys, in place of as many as it needs."
+)
 @click.option("--png", metavar="FILE", type=_FILE, help="Write the picture there; needs matplotlib.")
-@click.option("--html", metavar="FILE", type=_FILE, help="Write a page to explore there.")
+@click.option("--html", metavar="FILE", type=_FILE, help="Write an interactive page there.")
 @click.option(
     "--md", metavar="FILE", type=_FILE, help="Write a page in Markdown there, and its picture as .svg beside it."
 )
-@click.option("--head", type=click.IntRange(0, 4095), metavar="N", help="Draw this query head's mask, in place of 0's.")
+@click.option(
+    "--head", type=click.IntRange(0, 4095), metavar="N", help="Draw the mask of this query head, in place of head 0."
+)
 @click.option(
     "--with", "numbers", metavar="NAME=N", multiple=True,
     help="Draw the mask with this number of the call, or of the sample: documents, branches, share, seed.",
@@ -198,7 +206,7 @@ def export(spec: str, to: str) -> None:
 
 
 @main.command()
-@click.option("--terms", is_flag=True, help="Of files that hold a term, in place of specs.")
+@click.option("--terms", is_flag=True, help="The schema of term files, in place of specs.")
 def schema(terms: bool) -> None:
     """Print the JSON Schema of the spec language, for editors."""
     import json

@@ -20,14 +20,14 @@ _DTYPE = click.option(
     help="Type of q, k and v.",
 )
 _HEADS = click.option(
-    "--heads", metavar="H", help="Query heads, 32:8 for key heads apart; 2048 / D of both, if left out."
+    "--heads", metavar="H", help="Query heads, 32:8 for fewer key heads; 2048 / D of both, if left out."
 )
 _LENGTH = click.option(
     "--length", default="4096", show_default=True, metavar="T", help="Queries and keys of a sequence."
 )
 _TARGET = click.option(
     "--target", default="both", show_default=True, type=click.Choice(["portable", "hopper", "both"]),
-    help="The kernels: for all GPUs, for Hopper GPUs, or both, where a package has both.",
+    help="The kernels: for all GPUs, for Hopper GPUs, or both, if a package has both.",
 )  # fmt: skip
 _TOKENS = click.option("--tokens", default=16384, show_default=True, type=click.IntRange(1), help="Keys of a batch.")
 
@@ -67,40 +67,46 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
 
 @click.command()
 @click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
-@click.option("--against", metavar="PEER,...", help="Only these peers; all that can say a variant, if left out.")
+@click.option("--against", metavar="PEER,...", help="Only these peers; all that can express a variant, if left out.")
 @click.option(
     "--beside",
     "folders",
     metavar="NAME=DIR",
     multiple=True,
-    help="Packages in DIR, such as an earlier version's, join as NAME; no peers then but those of --against.",
+    help="Add the packages in DIR, such as an earlier version's, as NAME; no other peers then but those of --against.",
 )
 @click.option(
     "--lengths", default="1024,4096,16384", show_default=True, metavar="T,...", help="Keys, and queries, of a sequence."
 )
 @click.option("--queries", type=click.IntRange(1), metavar="N", help="Queries of a sequence, if not as many as keys.")
 @click.option(
-    "--tokens", default=16384, show_default=True, type=click.IntRange(1), help="Keys of a batch; the longer, the fewer."
+    "--tokens",
+    default=16384,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Keys of a batch; longer sequences, fewer of them.",
 )
-@click.option("--head-dim", default="128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for v apart.")
+@click.option(
+    "--head-dim", default="128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for another one of v."
+)
 @_HEADS
 @_DTYPE
 @_TARGET
-@click.option("--forward", "forward", is_flag=True, help="Time forward alone, without gradients.")
+@click.option("--forward", "forward", is_flag=True, help="Time only the forward pass, without gradients.")
 @click.option(
     "--cache",
     is_flag=True,
     help="Time `attend_with_cache`: 1 new token of each sequence, or --queries, over --lengths.",
 )
-@click.option("--replay", is_flag=True, help="Time forward in a CUDA graph: what the GPU takes, without the host.")
-@click.option("--json", "json_", metavar="FILE", type=_FILE, help="Write the measures there.")
+@click.option("--replay", is_flag=True, help="Time the forward pass in a CUDA graph: the GPU's time, without the host.")
+@click.option("--json", "json_", metavar="FILE", type=_FILE, help="Write the measurements there.")
 @click.option("--plot", metavar="FILE", type=_FILE, help="Draw them there, as PNG; needs matplotlib.")
 def bench(
     specs: Sequence[str], against: str | None, folders: Sequence[str], lengths: str, queries: int | None, tokens: int,
     head_dim: str, heads: str | None, dtype: str, target: str, forward: bool, cache: bool, replay: bool,
     json_: Path | None, plot: Path | None,
 ) -> None:  # fmt: skip
-    """Time variants on this GPU beside other libraries that can say them, with the memory they take."""
+    """Time variants on this GPU beside other libraries that can express them, with the memory they take."""
     from rich.console import Console
 
     from ..explain import picture
@@ -164,13 +170,15 @@ def _beside(folders: Sequence[str], variant: str) -> dict[str, Path]:
 
 @click.command()
 @click.argument("spec")
-@click.option("--head-dim", default="128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for v apart.")
+@click.option(
+    "--head-dim", default="128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for another one of v."
+)
 @_LENGTH
 @_TOKENS
 @_HEADS
 @_DTYPE
 @click.option(
-    "--target", type=click.Choice(["portable", "hopper"]), help="Kernels to look at, if not those that a call takes."
+    "--target", type=click.Choice(["portable", "hopper"]), help="Kernels to profile, if not those that a call takes."
 )
 @click.option("--forward", "forward", is_flag=True, help="Leave the backward pass out.")
 @click.option("--json", "json_", metavar="FILE", type=_FILE, help="Write the counts there.")
@@ -207,14 +215,14 @@ def profile(
 @click.command()
 @click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
 @click.option(
-    "--head-dim", default="64,128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for v apart."
+    "--head-dim", default="64,128", show_default=True, metavar="D,...", help="Head sizes; 192:128 for another one of v."
 )
 @_LENGTH
 @_TOKENS
 @_HEADS
 @click.option(
     "--dtype", default="bf16", show_default=True, type=click.Choice(["bf16", "fp16", "fp32"]),
-    help="Type of q, k and v; one table serves both of 16 bits.",
+    help="Type of q, k and v; one table serves both 16-bit types.",
 )  # fmt: skip
 @_TARGET
 def tune(

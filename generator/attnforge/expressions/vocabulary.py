@@ -39,15 +39,17 @@ NAMES = {
 }
 OPERATORS = (
     Operator(("a + b", "a - b", "a * b", "-a", "+a"), "arithmetic"),
-    Operator(("a / b",), "the quotient, a float also of whole numbers"),
-    Operator(("a // b", "a % b"), "the quotient rounded down, and what is left, as in Python for negative values too"),
-    Operator(("a ** b",), "a power; an exponent that is known beforehand may go up to 64"),
+    Operator(("a / b",), "the quotient, a float even for whole numbers"),
+    Operator(
+        ("a // b", "a % b"), "the quotient rounded down, and the remainder, as in Python also for negative values"
+    ),
+    Operator(("a ** b",), "a power; a constant exponent may be at most 64"),
     Operator(
         ("a < b", "a <= b", "a > b", "a >= b", "a == b", "a != b"), "comparison of numbers, chained too: `0 <= a < b`"
     ),
-    Operator(("c and c", "c or c", "not c"), "conditions joined and turned round"),
-    Operator(("c == c", "c != c"), "whether both conditions hold or neither, or one alone"),
-    Operator(("a if c else b",), "`a` where the condition holds, elsewhere `b`"),
+    Operator(("c and c", "c or c", "not c"), "conditions combined and negated"),
+    Operator(("c == c", "c != c"), "whether both conditions hold or neither does; whether exactly one holds"),
+    Operator(("a if c else b",), "`a` if the condition holds, otherwise `b`"),
     Operator(("x[a]", "x[a, b]"), "the entry of an input"),
 )
 # what is no function is short for what its meaning says

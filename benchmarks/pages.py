@@ -20,13 +20,13 @@ STEPS = ("history", "rope_outside")  # what the archaeology tells of
 MEASURED = tuple(name for name in SETS if name not in STEPS)
 INTRODUCTION = """# Measurements
 
-Written by `make bench`; the records stand in `benchmarks/results`. Milliseconds are medians; TFLOP/s count the products
-of visible pairs, five backward for two forward; % is their share of what a product of two matrices of 8192 rows and
-columns reached in the same turns. Under a peer stands its time by ours, forward / backward: above 1 it is slower. So it
-does under `portable` and `hopper`, a package's kernels for all GPUs and those for Hopper GPUs, each by itself; a star
-marks those that a call takes. MiB are what a call takes at its peak beside inputs and outputs, gradients among them.
-What was tried and did not pay is in [the notes](../benchmarks/NOTES.md), what each step of the algorithm brought in
-[the archaeology](archaeology.md).
+Written by `make bench`; the records are in `benchmarks/results`. Milliseconds are medians; TFLOP/s count the products
+of visible pairs, two forward and five backward; % is their share of what a product of two matrices of 8192 rows and
+columns reached in the same rounds. The column of a peer is its time divided by ours, forward / backward: above 1 it is
+slower. So are the columns `portable` and `hopper`, a package's kernels for all GPUs and those for Hopper GPUs, each
+timed separately; a star marks those that a call takes. MiB are the peak memory of a call in addition to its inputs and
+outputs, including gradients. What was tried and did not help is in [the notes](../benchmarks/NOTES.md), what each step
+of the algorithm brought is in [How attention got here](archaeology.md).
 """
 
 
@@ -76,7 +76,7 @@ def measurements(sets: Sequence[str] = MEASURED) -> str:
     parts = [INTRODUCTION]
     for name, machine, results in recorded(*sets):
         title = SETS[name].title
-        how = " Replays of a CUDA graph: what the GPU takes." if results[0].replayed else ""
+        how = " Replays of a CUDA graph: GPU time only." if results[0].replayed else ""
         parts.append(f"\n## {title}\n\n{_where(machine)}.{how}\n")
         parts += [_table(variant, group) for variant, group in plots.grouped(results).items()]
         if picture(name).exists():

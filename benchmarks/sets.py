@@ -46,21 +46,21 @@ SETS = {
         tokens((64, 128)),
     ),
     "wide": Set("Heads of 256 columns", ("causal", "full", "softcap"), LIBRARIES, tokens((256,))),
-    "lengths": Set("Lengths between", ("causal", "full"), LIBRARIES, tokens((64, 128, 256), BETWEEN)),
+    "lengths": Set("Lengths in between", ("causal", "full"), LIBRARIES, tokens((64, 128, 256), BETWEEN)),
     "grouped": Set(
         "Eight key heads for 32 query heads", ("causal", "sliding_window", "softcap", "alibi"), LIBRARIES,
         (Sizes(2, 8192, 8192, 32, 8, 128, 128, "bf16"),),
     ),
     "cross": Set(
-        "Small work", ("cross",), LIBRARIES, (Sizes(1, 512, 256, 16, 16, 64, 64, "bf16"),)
+        "Small problems", ("cross",), LIBRARIES, (Sizes(1, 512, 256, 16, 16, 64, 64, "bf16"),)
     ),
-    "memory": Set("Memory beside naive PyTorch", ("causal",), ("naive",), small(1, SHORT, "bf16")),
+    "memory": Set("Memory compared with naive PyTorch", ("causal",), ("naive",), small(1, SHORT, "bf16")),
     "history": Set(
         "How attention got here", ("causal", "flash2_strided_k", "flash1", str(HERE / "specs" / "causal_late.yaml")),
         ("naive",), small(2, SHORT, "fp16"), replays=True, target="portable",
     ),
     "rope": Set("RoPE inside", ("rope",), LIBRARIES, small(2, SHORT, "fp16"), backward=False),
-    "rope_replayed": Set("RoPE inside, the GPU's share", ("rope",), LIBRARIES, small(2, SHORT, "fp16"), replays=True),
+    "rope_replayed": Set("RoPE inside, GPU time only", ("rope",), LIBRARIES, small(2, SHORT, "fp16"), replays=True),
 }  # fmt: skip
 # whose kernels Nsight Compute counts, forward, in this call
 PROFILED = ("flash1", "flash2_strided_k", "causal")

@@ -103,7 +103,7 @@ def reference(loaded: Mapping[str, Spec]) -> str:
             "option": _keys(of_terms["$defs"]["OptionModel"]),
             "inputs": _keys(models["InputModel"]),
             "axes": markdown.table(("axis", "holds", "read"), _axes()),
-            "names": markdown.table(("name", "stands for", "known in"), _names()),
+            "names": markdown.table(("name", "stands for", "available in"), _names()),
             "operators": markdown.table(("written", "means"), _operators()),
             "functions": markdown.table(("function", "gives"), _functions()),
             "limits": {
@@ -114,9 +114,9 @@ def reference(loaded: Mapping[str, Spec]) -> str:
             },
             "kinds": {kind: [term for term, its in shown if its == kind] for kind in ("mask", "score")},
             "commands": [_command(name, command) for name, command in commands.main.commands.items()],
-            "peers": markdown.table(("peer", "needs installed", "takes"), _peers()),
+            "peers": markdown.table(("peer", "requires", "supports"), _peers()),
             "counts": markdown.table(
-                ("column", "tells"), ((f"`{column}`", x) for column, x in profile.COLUMNS.items())
+                ("column", "meaning"), ((f"`{column}`", x) for column, x in profile.COLUMNS.items())
             ),
             "stalls": markdown.table(
                 ("top stall", "the warp"), ((counters.words(x), meaning) for x, meaning in counters.STALLS.items())
@@ -147,7 +147,7 @@ def _load(path: Path) -> Spec:
 def _index(loaded: Mapping[str, Spec]) -> str:
     groups = {
         title: markdown.table(
-            ("variant", "is"), ((f"[`{name}`]({name}.md)", markdown.words(text)) for name, text in entries)
+            ("variant", "description"), ((f"[`{name}`]({name}.md)", markdown.words(text)) for name, text in entries)
         )
         for title, entries in starter.variants().items()
     }
@@ -162,7 +162,7 @@ def _keys(model: Mapping[str, Any]) -> str:
     """The properties of an object in the JSON Schema."""
     rows = []
     for name, field in model["properties"].items():
-        needed = "; needed" if name in model.get("required", ()) else ""
+        needed = "; required" if name in model.get("required", ()) else ""
         rows.append((f"`{name}`", _value(field) + needed, field["description"]))
     return markdown.table(("key", "value", "meaning"), rows)
 
@@ -270,7 +270,7 @@ def _option(option: Option) -> str:
     facts += filter(
         None, [summary.limits(option.minimum, option.maximum), option.least and f"at least `{option.least}`"]
     )
-    facts.append("needed" if option.default is None else f"`{json.dumps(option.default)}` by default")
+    facts.append("required" if option.default is None else f"`{json.dumps(option.default)}` by default")
     if option.runtime:
         facts.append(f"`{option.name}: runtime` makes it the keyword `{option.runtime}`")
     return f"`{option.name}`: {', '.join(facts)}"

@@ -206,7 +206,7 @@ class OptionModel(_Model):
     )
     max: float | None = Field(None, description="The largest value.")
     default: float | bool | None = Field(
-        None, description="Its value if a spec gives none; without a default it is needed."
+        None, description="Its value if a spec gives none; without a default it is required."
     )
     runtime: Word | None = Field(
         None, description="The keyword of `attention` that it becomes if a spec leaves it to the call."

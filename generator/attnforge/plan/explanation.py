@@ -42,20 +42,21 @@ def _formula(plan: Plan) -> list[str]:
         name, reset = given.name, running_sums.largest_reset(plan.spec, given)
         begins = f"{reset} or less" if math.isfinite(reset) else "-inf"
         found += ["", *_paragraph(
-            f"{name} is read as its cumulative sum over the tokens of a sequence, which `scan` makes. A value of",
-            f"{begins} begins a document: it adds nothing to the sum, and queries see keys of their document alone.",
-            "A sum is stored as a float32 and the rest that rounding left. Kernels read it as its difference from",
-            f"{name}_anchor, the sum at the first token of the program's own tile, so that late sums are as exact.",
+            f"Kernels read the cumulative sum of {name} over the tokens of a sequence, which `scan` computes. A value",
+            f"of {begins} begins a document: it adds nothing to the sum, and queries see only keys of their own",
+            "document. A sum is stored as a float32 and the remainder that rounding left. Kernels subtract",
+            f"{name}_anchor, the sum at the first token of the program's own tile, so that late sums are as exact as",
+            "early ones.",
         )]  # fmt: skip
     if plan.spec.dropout:
         found += ["", *_paragraph(
-            "Dropout sets a weight to 0 by a random number that `seed` and the weight's place determine, and",
+            "Dropout sets a weight to 0 depending on a random number that `seed` and the weight's place determine, and",
             "multiplies the others by `rescale`, 1 / (1 - the share that is dropped). Without a seed it drops nothing.",
         )]  # fmt: skip
     if plan.spec.scores and (plan.analysis.scaling, plan.analysis.scale_log2) != (" * scale", "LOG2E"):
         inner = plan.analysis.scaling.removeprefix(" * ")
         found += ["", *_paragraph(
-            f"The kernels' terms lack their outermost numbers: q . k is multiplied by {inner} instead of scale,",
+            f"The kernels' terms omit their outermost factors: q . k is multiplied by {inner} instead of scale, and",
             f"the last term's result by {plan.analysis.scale_log2} instead of LOG2E.",
         )]  # fmt: skip
     return found
@@ -75,13 +76,13 @@ def _softmax(plan: Plan) -> list[str]:
     ]
     if not spec.algorithm.by_query:
         rows += [
-            ("l_new = l * exp2(m - m_new) + sum of p", "acc, m and l of all queries stand in memory"),
-            (f"acc = (acc * l * exp2(m - m_new) + {used} @ v) / l_new", "in the end out = acc"),
+            ("l_new = l * exp2(m - m_new) + sum of p", "acc, m and l of all queries are kept in memory"),
+            (f"acc = (acc * l * exp2(m - m_new) + {used} @ v) / l_new", "at the end, out = acc"),
         ]
     else:
         rows += [
             ("l = l * exp2(m - m_new) + sum of p", ""),
-            (f"acc = acc * exp2(m - m_new) + {used} @ v", "in the end out = acc / l"),
+            (f"acc = acc * exp2(m - m_new) + {used} @ v", "at the end, out = acc / l"),
         ]
     rows += [("out = out * rescale", "")] if spec.dropout else []
     rows.append(("lse = m + log2(l)", ""))
@@ -89,8 +90,8 @@ def _softmax(plan: Plan) -> list[str]:
     return [
         *Section("", tuple(rows)).within(WIDTH),
         *_paragraph(
-            f"The LSE in memory is in log2 units, and inf for a row with {bare}: each exp2(s - lse) is 0 there,",
-            "as is out. launch.py hands it to users in natural-log units, as lse / LOG2E, and as -inf for such a row.",
+            f"The LSE in memory is in log2 units. For a row with {bare} it is inf, so that each exp2(s - lse) is",
+            "0, and out is 0. launch.py returns the LSE in natural-log units, lse / LOG2E, and -inf for such a row.",
         ),
     ]
 
@@ -102,7 +103,7 @@ def _backward(plan: Plan) -> list[str]:
     rows = [
         (f"p = exp2({'score * LOG2E' if spec.scores else '(q . k) * scale_log2'} - lse)", "0 where the key is hidden"),
         ("dp = dropped (dout . v) * rescale" if spec.dropout else "dp = dout . v", "the gradient of p"),
-        ("delta = rowsum(out * dout) - dlse", "dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E"),
+        ("delta = rowsum(out * dout) - dlse", "dlse: gradient of the LSE in natural-log units, dlse_ptr * LOG2E"),
         ("ds = p * (dp - delta)", "the gradient of the last score"),
         *(row for row in derivatives(spec).lines if row[0] != "d score / d score = 1.0"),
     ]
@@ -118,10 +119,10 @@ def _backward(plan: Plan) -> list[str]:
     ]
     if spec.sink:
         rows.append(("dsinks = -sum of exp2(sinks * LOG2E - lse) * delta over the queries", "launch.py"))
-    more = ["dq and dk are rotated back by the programs that made them (`unrotate`)."] if spec.rope else []
+    more = ["The programs that compute dq and dk rotate them back (`unrotate`)."] if spec.rope else []
     if any(learned.input.scan for learned in plan.learned):
         more += _paragraph(
-            "The sum over later tokens need not stop where a document ends: what it sums adds up to 0 over each",
+            "The sum over later tokens need not stop at the end of a document: its terms add up to 0 over each",
             "document, up to rounding, as no query sees a key of another one.",
         )
     return [*Section("", tuple(rows)).within(WIDTH), *more]
@@ -147,7 +148,7 @@ def _sum(plan: Plan, learned: Reduction, total: Sum) -> Iterator[Row]:
 
 
 def _total(learned: Reduction) -> Row:
-    """The line that makes the gradient of an input of its sums."""
+    """The line that computes the gradient of an input from its sums."""
     name, sums = learned.input.name, " + ".join(total.name for total in learned.sums)
     if learned.input.scan:
         later = f"sum of {sums} from t to the end of the sequence"
@@ -165,32 +166,32 @@ def _programs(plan: Plan) -> list[str]:
         rows.append(("rotate", f"BLOCK_T rows of q or k of one head {of}; runs before `forward`"))
     if kernels.bounds:
         rows.append(
-            ("bounds", f"a tile of queries or of keys {of}: finds the least and the greatest of what masks read there")
+            ("bounds", f"a tile of queries or of keys {of}: finds the minimum and maximum of what masks read there")
         )
     if kernels.ranges:
         rows.append(
             ("ranges", f"GRAIN queries or keys {of}: finds the range of tiles that they need; runs before `forward`")
         )
     if not spec.algorithm.by_query:
-        walk = "loads each tile of BLOCK_N keys once and walks along the tiles of BLOCK_M queries that see it"
+        walk = "loads each tile of BLOCK_N keys once and loops over the tiles of BLOCK_M queries that see it"
         rows.append(
-            ("forward", f"all of one query head {of}; {walk}; the grid has one axis, in which heads run fastest")
+            ("forward", f"all of one query head {of}; {walk}; the grid has one axis, along which heads vary fastest")
         )
     else:
         strided = ", loaded as columns by pointers" if plan.kernels.own.functions else ""
         rows.append(
-            ("forward", f"a tile of BLOCK_M queries of one query head {of}; walks along tiles of BLOCK_N keys{strided}")
+            ("forward", f"a tile of BLOCK_M queries of one query head {of}; loops over tiles of BLOCK_N keys{strided}")
         )
     if spec.algorithm.backward:
         head = "key head" if spec.grouped else "head"
         heads = " of each of the GROUP query heads that read it" if spec.grouped else ""
         rows += [
             ("backward_dq", "the same; runs before the other backward kernels, for which it stores delta"),
-            ("backward_dkv", f"a tile of BLOCK_N keys of one {head} {of}; walks along tiles of BLOCK_M queries{heads}"),
+            ("backward_dkv", f"a tile of BLOCK_N keys of one {head} {of}; loops over tiles of BLOCK_M queries{heads}"),
         ]
     for pair in kernels.pairs:
         name = pair.access.input.name
-        owned = f"a tile [BLOCK_M, BLOCK_N] of one batch entry and head of {name}; walks along those of q that share it"
+        owned = f"a tile [BLOCK_M, BLOCK_N] of one batch entry and head of {name}; loops over those of q that share it"
         grid = f"(batch entries * heads of {name}, tiles of queries, tiles of keys)"
         rows.append((pair.kernel.name, f"{owned}; the grid is {grid}"))
     if kernels.scanned and spec.algorithm.backward:
@@ -204,19 +205,19 @@ def _grid(plan: Plan) -> list[str]:
     if spec.algorithm.by_query:
         names = "`forward`, `backward_dq` and `backward_dkv`" if spec.algorithm.backward else "`forward`"
         found += _paragraph(
-            f"The grid of {names} is (heads of a group, tiles, groups), or from 65536 tiles on (tiles,",
-            "heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered through all",
-            f"{'sequences' if plan.storage.cut else 'batch entries'}; a group is as many of them as have what programs",
-            "walk along in a third of the L2 cache.",
+            f"The grid of {names} is (heads of a group, tiles, groups) or, from 65536 tiles on, (tiles,",
+            "heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all",
+            f"{'sequences' if plan.storage.cut else 'batch entries'}; a group is as many heads as fit the rows that",
+            "their programs loop over into a third of the L2 cache.",
         )
     if states and not states.ranged:
         found += _paragraph(
-            f"`{states.function}` tells from the call's tensors which of 1024 tiles show something, and which show",
-            "all: bits of 32 words, along which programs walk from one that is set to the next.",
+            f"`{states.function}` finds in the call's tensors which of 1024 tiles have something visible, and which",
+            "are fully visible, as the bits of 32 words; programs go from one set bit to the next.",
         )
     small = [f"`{kernel.name}`" for kernel in plan.kernels.all if kernel.name in _ONE_AXIS]
     if small:
-        found.append(f"Programs of {', '.join(small)} are numbered along one axis.")
+        found.append(f"The grid of {', '.join(small)} has one axis.")
     return found if spec.algorithm.backward else [*found, "There is no backward pass."]
 
 
@@ -231,44 +232,45 @@ def _tensors(plan: Plan) -> Iterator[Row]:
     vector = "[Hq, q_rows]" if cut else "[B, Hq, q_total]"
     yield "lse, delta" if spec.algorithm.backward else "lse", f"{vector}, float32, the LSE in log2 units"
     if spec.algorithm.backward:
-        yield "dlse", f"{vector}, float32: the gradient of the LSE in natural-log units, or None"
+        yield "dlse", f"{vector}, float32: the gradient of lse as stored, or None"
     if not spec.algorithm.by_query:
         yield "acc; m, l", f"{vector[:-1]}, DV]; {vector}, float32"
     if cut:
         row = "cu_seqlens_q, cu_seqlens_k" + (", cu_seqlens" if plan.kernels.scanned else "")
-        which = "; in `scan` those of keys" if plan.kernels.scanned else ""
-        yield row, f"[sequences + 1], int32: where each sequence's rows begin, at last where they end{which}"
+        which = "; in `scan`, of keys" if plan.kernels.scanned else ""
+        yield row, f"[sequences + 1], int32: where each sequence's rows begin, then where the last ones end{which}"
     for given in spec.inputs:
         if given.axes:
             yield given.name, _input(plan, given)
     if spec.sink:
-        yield "sinks", "[Hq], the logit of each head that joins the denominator of the softmax"
+        yield "sinks", "[Hq], one logit per head, which the denominator of the softmax includes"
     if spec.rope:
         yield "cos, sin", "[position_end, PAIRS]"
         yield (
             "positions",
-            f"[{'' if cut else 'B, '}k_total], int: for the position of a query or a key its row in these, or None: "
+            f"[{'' if cut else 'B, '}k_total], int: the row of these for each position of a query or a key; None: "
             "the position itself",
         )
-        yield "q_turned, k_turned", "q and k rotated: what the other kernels take for q and k"
+        yield "q_turned, k_turned", "q and k rotated, which the other kernels read as q and k"
     place = "h, row, column" if cut else "b, h, row, column"
     tiled = ["q", "k", "v", *(["out", "dout"] if spec.algorithm.backward else [])]
     tiled += ["q_rest", "k_rest"] if spec.latent else []
-    loaded = f"of {', '.join(tiled)}: loads tiles of x at [{place}]"
+    loaded = f"for {', '.join(tiled)}: loads tiles of x at [{place}]"
     yield "x_desc", f"{loaded}; a TMA descriptor, or a tuple of pointer, width, strides"
     if plan.kernels.described:
-        yield "", "of others: loads values of rows from a place on; a descriptor of one axis, or a pointer"
-    yield "x_ptr, x_base", "a pointer to x's first value; to the first one of the program's own"
-    yield "x_stride_a", "how far x's values are apart along axis a; 0 where one stands for all"
+        yield "", "for others: loads the values of consecutive rows; a descriptor of one axis, or a pointer"
+    yield "x_ptr, x_base", "pointers to the first value of x, and to the first one of the program's own values"
+    yield "x_stride_a", "stride of x along axis a; 0 if one value stands for all"
 
 
 def _packing(plan: Plan) -> list[str]:
     learned = ", dq, dk, dv" if plan.spec.algorithm.backward else ""
     return _paragraph(
         "A TMA load may return rows of the next sequence. Steps with `tail` zero those that a product sums over (0 *",
-        "NaN is NaN), `keep` hides their scores; the program's own rows never mix, and none past the end is stored.",
-        "Vectors of the package's own, as the LSE, have a sequence's values from (offset // 4 + b) * 4 on: each begins",
-        f"on 16 bytes. Rows of no sequence or past max_seqlen are 0 in out{learned}; users get an LSE of -inf.",
+        "NaN is NaN), and `keep` hides their scores; the program's own rows never mix, and none past the end is",
+        "stored. Vectors that the package allocates, such as the LSE, hold a sequence's values from",
+        "(offset // 4 + b) * 4 on, a 16-byte boundary. Rows of no sequence or past max_seqlen are 0 in",
+        f"out{learned}; their LSE for users is -inf.",
     )
 
 
@@ -276,8 +278,8 @@ def _input(plan: Plan, given: Input) -> str:
     axes = ", ".join(map(str, plan.storage.kept(given)))
     if not given.scan:
         return f"[{axes}], {given.dtype}"
-    parts = "sum, rest, the first position of the token's document and the one behind its last, as bits of int32"
-    return f"[{axes}], {given.dtype}; kernels read its sums, 4 parts one behind the other: {parts}"
+    parts = "sum, remainder, the first position of the token's document and one past its last, as bits of int32"
+    return f"[{axes}], {given.dtype}; kernels read its sums, stored as 4 consecutive parts: {parts}"
 
 
 def _tiles(plan: Plan) -> Iterator[Row]:
@@ -290,10 +292,10 @@ def _tiles(plan: Plan) -> Iterator[Row]:
         yield "dq, dk, dv", "[BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV], in float32"
     else:
         yield "score, p", "[BLOCK_M, BLOCK_N]"
-    sums = "[BLOCK_M, 8] (partial sums, added up in the end)" if algorithm.by_query else "[BLOCK_M]"
+    sums = "[BLOCK_M, 8] (partial sums, added up at the end)" if algorithm.by_query else "[BLOCK_M]"
     yield "acc, m, l", f"[BLOCK_M, BLOCK_DV], [BLOCK_M], {sums}, in float32"
-    yield "BLOCK_M, BLOCK_N", "queries and keys of a tile; launches take them from a table by kernel, GPU and head size"
+    yield "BLOCK_M, BLOCK_N", "number of queries and of keys of a tile, from a table by kernel, GPU and head size"
     yield "BLOCK_D, BLOCK_DV", "D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0"
     if plan.spec.latent:
-        yield "x_rest", "the columns of q, k, dq, dk behind BLOCK_D; there is none unless D is above 512"
-        yield "REST", "how many columns those have, with padding"
+        yield "x_rest", "the columns of q, k, dq, dk after the first BLOCK_D; none unless D is above 512"
+        yield "REST", "the number of those columns, with padding"

@@ -66,7 +66,7 @@ def scored(a: Analysis, there: str) -> tuple[Block, ...]:
             _BEHIND,
             (
                 Statement("k_rest", load, label="[BLOCK_N, REST]"),
-                Comment("fma keeps the products apart: where one is the other's total, two warps own the same rows"),
+                Comment("fma keeps the products apart: if one added to the other, two warps would own the same rows"),
                 Statement("score", total, label="[BLOCK_M, BLOCK_N]"),
             ),
         ),

@@ -100,7 +100,7 @@ class KernelTerms(KernelInputs):
         made = self.text(distances.DISTANCE.definition)
         before: tuple[Statement, ...] = (Statement("distance", f"apart({made})" if apart else made),) if by else ()
         if near and len(own) == 1 and (only := distances.in_parts(own[0])):
-            far = Statement("far", f"apart(near - ({made}))", label="one number in each thread")
+            far = Statement("far", f"apart(near - ({made}))", label="one value per thread")
             own, before = [only], (Statement("near", near), far)
         conditions = (
             Statement("keep", self.text(keep), "&=", label(mask.label), serves=frozenset({("mask", i)}))

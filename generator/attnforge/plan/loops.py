@@ -81,7 +81,7 @@ class Loops:
         if not self.full_if or not self.tiles.full or "full_last" not in reads(self._tiles):
             return ()
         return (
-            Comment("a short tile at the end takes a mask"),
+            Comment("a short last tile needs the mask"),
             Statement("full_last", f"tl.where({self.full_if}, full_last, full_first)"),
         )
 
@@ -100,7 +100,7 @@ class Loops:
                 self._loop("0", "full_last", mixed="False", tail="False"),
             )
         if self.backwards:
-            why = "a branch between products of this width costs more than a loop that mixed tiles have to themselves"
+            why = "a branch between products of this width costs more than separate loops for mixed tiles"
             return (Branch("BLOCK_DV <= 128", self._together, (Comment(why), *self._apart)),)
         return self._together
 
@@ -114,7 +114,7 @@ class Loops:
             Statement("mixed", mixed),
         )
         if self.backwards:
-            tile = (Statement("i", f"first + {end} - 1 - j", label="from the diagonal back"), *tile)
+            tile = (Statement("i", f"first + {end} - 1 - j", label="backwards from the diagonal"), *tile)
         call = self.step("mixed", "False")
         body: tuple[Block, ...] = (*needed(tile, call.reads), call)
         loop = Loop("j" if self.backwards else "i", "first", end, body, self.stages)
@@ -123,7 +123,7 @@ class Loops:
         inner = f"tl.minimum(tl.maximum({self.tiles.count} // {self.tiles.block}, first), last)"
         tails = self._loop("inner", "last", self.tail_stages, mixed="True", tail="True")
         return (
-            Comment("tiles before `inner` end within the sequence"),
+            Comment("tiles before `inner` lie within the sequence"),
             Statement("inner", inner),
             *((loop, tails) if self.tails_last else (tails, loop)),
         )

@@ -168,7 +168,7 @@ class PackageKernels(SharedParameters):
             tiles = "(q_tiles + k_tiles)"
             note = (Branch("tile < q_tiles", first, (Statement("tile", "q_tiles", "-="), *others[0])),)
         blocks = {"enter": self._masked(states, tiles, parts, note), "note": note}
-        texts = {"both": ", or which parts of queries a part of keys needs" if others else ""}
+        texts = {"both": ", or of queries that a part of keys needs" if others else ""}
         return Kernel("ranges", parts, "portable/ranges.jinja", blocks=blocks, texts=texts)
 
     def _masked(

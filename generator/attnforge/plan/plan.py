@@ -121,7 +121,7 @@ class Plan:
     @property
     def constants(self) -> tuple[tuple[str, int, str], ...]:
         """The names, values and reasons of numbers that kernels share."""
-        why = "queries or keys in a part: what tiles need is worked out part by part"
+        why = "queries or keys per part: the ranges of tiles are computed part by part"
         return (("GRAIN", 32, why),) if self.kernels.ranges else ()
 
     @cached_property

@@ -17,7 +17,7 @@ def heaviest_first(a: Analysis) -> tuple[Block, ...]:
         return (Statement("tile", "tl.program_id(TILE_AXIS)"),)
     why = "late rows tend to see more keys" if a.spec.masks else "late tiles are those of long sequences"
     return (
-        Comment(f"{why}: they start first"),
+        Comment(f"{why}, so they start first"),
         Statement("tile", "tl.num_programs(TILE_AXIS) - 1 - tl.program_id(TILE_AXIS)"),
     )
 
@@ -114,7 +114,7 @@ def next_cleared(a: Analysis, side: Side, *tiles: str) -> tuple[Block, ...]:
     what = "rows" if len(tiles) > 1 or not tiles[0].startswith("v") else "values"
     row = "k_pos < k_len" if side == "k" else "row < q_len"
     zeroed = (Statement(x, f"tl.where(({row})[:, None], {x}, 0.0)") for x in tiles)
-    return (Comment(f"the next sequence's {what}: 0 times a NaN would be NaN"), *zeroed)
+    return (Comment(f"zero the next sequence's {what}: 0 * NaN would be NaN"), *zeroed)
 
 
 def tail_cleared(a: Analysis, side: Side, *tiles: str) -> tuple[Block, ...]:

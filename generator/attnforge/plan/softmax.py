@@ -34,10 +34,10 @@ def start(
         return made('float("-inf")', "0.0")
     m, l_of_sink = made("sink * LOG2E", 'tl.where(sink == float("-inf"), 0.0, 1 / 8)')
     return (
-        Comment("the sink is what every row has seen at first"),
+        Comment("every row starts as if it had seen the sink"),
         Statement("sink", "tl.load(sinks_ptr + tl.cast(h, tl.int64) * sinks_stride_head).to(tl.float32)"),
         m,
-        Comment("an eighth of its weight in each of the partial sums"),
+        Comment("each of the eight partial sums starts with an eighth of its weight"),
         l_of_sink,
     )
 
@@ -45,12 +45,12 @@ def start(
 def unseen(spec: Spec, instead: str = "0") -> tuple[Block, ...]:
     """Why the maximum of a row that has seen nothing is not what scores are measured from, but something `instead`."""
     what = "neither key nor sink" if spec.sink else "no key yet"
-    return (Comment(f"a row that has seen {what} keeps m = -inf: measure it from {instead}, or -inf - -inf is NaN"),)
+    return (Comment(f"a row that has seen {what} has m = -inf: subtract {instead} instead, as -inf - -inf is NaN"),)
 
 
 def empty(spec: Spec) -> tuple[Block, ...]:
     """What comes of rows without keys."""
-    return (Comment(f"rows without keys: 0, and {'the sink' if spec.sink else 'an LSE that makes every weight 0'}"),)
+    return (Comment(f"rows without keys: out is 0, the LSE {'is the sink' if spec.sink else 'makes every weight 0'}"),)
 
 
 def kept(terms: KernelTerms) -> str:

@@ -91,7 +91,7 @@ def _buffers(p: SharedParameters) -> tuple[str, ...]:
     acc = "acc = lse.new_zeros(*lse.shape, v.shape[-1])"
     if not p.spec.sink:
         return acc, 'm = lse.new_full(lse.shape, float("-inf"))', "l = lse.new_zeros(lse.shape)"
-    # the sink is what every row has seen at first
+    # every row starts as if it had seen the sink
     first = "m = lse.new_empty(lse.shape).copy_((sinks.float() * LOG2E)[:, None])"
     return acc, first, 'l = (m > float("-inf")).float()'
 

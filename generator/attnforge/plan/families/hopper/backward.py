@@ -133,7 +133,7 @@ class Backward(Weights):
         if self.shared.analysis.spec.masks or self.shared.analysis.spec.scores:
             return (Statement("stage, phase", "at % STAGES, at // STAGES & 1"),)
         return (
-            Comment("numbers without a sign take fewer instructions, which pays up to 64 columns"),
+            Comment("unsigned numbers take fewer instructions, which pays off up to 64 columns"),
             Statement("walked", "tl.cast(at, tl.uint32) if BLOCK_D <= 64 else at"),
             Statement("stage, phase", "tl.cast(walked % STAGES, tl.int32), tl.cast(walked // STAGES & 1, tl.int32)"),
         )

@@ -189,7 +189,7 @@ class KeyOrder:
 def of_keys(a: Analysis) -> KeyOrder:
     """The order of a variant's tiles of keys; packed sequences have slots of them, too."""
     head = (
-        Statement("behind", "place - grouped * tiles", label="from 0 on: tiles of the last heads, which are one group"),
+        Statement("behind", "place - grouped * tiles", label="from 0 on: tiles of the last heads, in one group"),
         Statement("first", "tl.where(behind < 0, 0, grouped)"),
         Statement("place", "tl.where(behind < 0, place, behind)"),
         Statement("group", "tl.where(behind < 0, group, joined)"),
@@ -224,5 +224,5 @@ def of_keys(a: Analysis) -> KeyOrder:
 def _room(side: Side) -> Statement:
     """How many tiles a packed sequence has, or one more."""
     block = BLOCKS[side]
-    shared = "so many tiles share the rows that no sequence has"
+    shared = "this many tiles share the rows of no sequence"
     return Statement("room", f"{side}_end // {block} - {side}_offset // {block} + 1", label=shared)

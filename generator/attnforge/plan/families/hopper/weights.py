@@ -126,7 +126,7 @@ class Weights:
     def _sloped(self) -> tuple[Statement, ...]:
         """What weights are multiplied by, at once, or slopes wait for dP as well: where inputs learn, they are 1."""
         slopes = () if self.terms.sums else self.terms.outward
-        return (Statement("ds", "p", label="by dP - delta"), *slopes) if slopes else ()
+        return (Statement("ds", "p", label="still without the factor dP - delta"), *slopes) if slopes else ()
 
     def _laid_out(self, statement: Statement) -> Statement:
         """A statement about the rows of a tile, where vectors have layouts; a worker has 64 of the keys."""

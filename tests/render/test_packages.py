@@ -54,7 +54,7 @@ def test_launches_are_short_and_leave_tiles_and_triton_to_others(package: Path) 
     assert text.count("\n") < 220
     assert re.findall(r"^(?:import|from) .*", text, re.MULTILINE) == [
         "import torch",
-        "from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means",
+        "from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton",
     ]
 
 

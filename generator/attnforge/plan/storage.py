@@ -198,7 +198,7 @@ class Packed:
     axes = ("tokens", "heads", "head size")
     shapes = (
         "q (Nq, Hq, D), k (Nk, Hkv, D), v (Nk, Hkv, Dv) hold all sequences, one after the other; out is (Nq, Hq, Dv).",
-        "Rows that no sequence has, such as those behind the last, are 0 in out and in gradients.",
+        "Rows of no sequence, such as those after the last one, are 0 in out and in gradients.",
     )
     lse = "(Hq, Nq)"
     totals = ("Nq", "Nk")

@@ -142,7 +142,7 @@ def _sum(plan: Plan, learned: Reduction, total: Sum) -> Iterator[Row]:
         each = f", for each {'program' if access.tie is None else 'query' if access.tie == 'q' else 'key'} and entry"
     elif access.form == "value":
         each = ", for each program"
-    idle = "; 0 where there is no dlse" if total in learned.idle else ""
+    idle = "; 0 if there is no dlse" if total in learned.idle else ""
     loaded = f"{access.input.name}[...]" if access.form == "entry" else read(access)
     yield f"{total.name} = sum of ds * (d score / d {loaded}) over {over}", kernel + each + idle
 

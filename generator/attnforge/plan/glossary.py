@@ -236,15 +236,16 @@ def _decoding(plan: Plan) -> Iterator[Row]:
     yield "V_IN_K", "whether v is the first columns of k, so that a tile of keys serves as one of values"
     yield (
         "q_unit",
-        "factor of each row's scores: the power of 2 that q is divided by if float16 replaces bfloat16, times a scale "
-        "BY_HEAD",
+        "factor of each row's scores: the power of 2 that q is divided by if float16 replaces bfloat16, times the "
+        "scale if BY_HEAD",
     )
     yield "key, APART", "keys of a tile, counted from its first; whether the page of each key is looked up by itself"
     yield "there", "which of a tile's keys are loaded, None: all; which rows or heads of a program exist"
     yield "TURNED", "whether products take the rows of a tile as columns, as they do if there are few"
     yield "SUMS", "number of partial sums of each row's weights"
     yield "IN_TWOS", "whether float8 values are read two columns at a time"
-    yield "KV_HEADS, QUERIES", "number of key heads that a program reads, and of query heads that read them"
+    yield "KV_HEADS", "number of key heads that a program reads"
+    yield "QUERIES", "number of query heads that read the key heads of a program"
     yield "own", "the one of a program's key heads that a row reads"
     yield "BY_HEAD", "whether all float8 keys of a head share one scale"
     yield "FAR", "whether rows of a tile may be 2**31 elements apart"

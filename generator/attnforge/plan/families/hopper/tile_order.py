@@ -64,7 +64,7 @@ def loads(
 def visited(tiles: TileRange) -> str:
     """In which order a worker visits tiles of keys, in words."""
     each = " of each range" if len(tiles.ends) > 1 else ""
-    kinds = "mixed ones, then full ones" if tiles.full else "all of them take the mask"
+    kinds = "mixed ones, then full ones" if tiles.full else "all of them need the mask"
     kinds = "mixed ones, full ones, and mixed ones again" if tiles.full and tiles.left else kinds
     return f"Tiles of keys{each} are visited from the last to the first: {kinds}."
 
@@ -93,9 +93,9 @@ def _in_turns(tile: tuple[Statement, ...], again: bool) -> Order:
         "work_frame": "in_turns",
         "load_frame": "in_turns",
         "words": """\
-Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as
-much to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
-workers of four warps take 64 of the queries each, side by side:""",
+Programs go from item to item: tiles of BLOCK_M queries, the late ones of a group of heads first or, if all have equal
+work, those of one head consecutively; or pairs of a late and an early tile. In each program one warp loads, and workers
+of four warps take 64 of the queries each, side by side:""",
         "arrivals": "1",
         "counter": "i" if again else "_",
         "places": ", asked, asked_ready" if again else "",
@@ -138,7 +138,7 @@ def _as_taken(tile: tuple[Statement, ...], again: bool) -> Order:
         "handed": "number" if again else "tile",
         "load_frame": "load_retaken" if again else "load_as_taken",
         "words": """\
-Programs take items as they have time: tiles of BLOCK_M queries, those of a group of heads from the last row back. In
+Programs take items as they become free: tiles of BLOCK_M queries, those of a group of heads from the last row back. In
 each program one warp loads, and workers of four warps take 64 of the queries each, side by side:""",
         "arrivals": "2",
         "places": ", places, verdicts" if again else ", places",

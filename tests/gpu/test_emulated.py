@@ -561,7 +561,7 @@ def test_every_row_of_mixed_sequences_is_found(
 FREED = "    mbarrier.arrive(v_free.index(before), count=1)\n"
 WAITED = """\
     acc = warpgroup_mma_wait(0, [adding])
-    # the product read the registers of the weights before until here
+    # until here the product was reading the registers of the previous weights
     packed = pack(p, v_buffer.dtype)
 """
 LOADED_OVER = ("causal/hopper.py", "mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)", "stage = stage")

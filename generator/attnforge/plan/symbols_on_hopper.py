@@ -1,4 +1,4 @@
-"""What the names in rendered kernels for Hopper GPUs mean, beside those of other kernels: rows of the glossary."""
+"""The meaning of names in rendered kernels for Hopper GPUs that other kernels do not have: rows of the glossary."""
 
 from __future__ import annotations
 
@@ -8,184 +8,202 @@ from .plan import Plan
 
 
 def _in_gluon() -> Iterator[tuple[str, str]]:
-    """Those that both passes for Hopper GPUs may have."""
-    yield "WORKERS", "how many workers a program has"
-    yield "WORKER", "which of the workers this is"
-    yield "arguments", "what workers take of the kernel's parameters"
-    yield "lengths", "what the loader takes of the kernel's parameters"
-    yield "terms", "a tuple that a worker, or the loader, makes for its steps: what none of them changes"
-    yield "x_buffer", "tiles of x in shared memory, by stage"
-    yield "x_ready", "for each of its stages a barrier that the tile has come"
-    yield "x_free", "for each of its stages a barrier that all workers are done with the tile"
+    """Names that both passes for Hopper GPUs may have."""
+    yield "WORKERS", "number of workers in a program"
+    yield "WORKER", "index of this worker"
+    yield "arguments", "the kernel parameters that workers need"
+    yield "lengths", "the kernel parameters that the loader needs"
+    yield "terms", "a tuple that a worker or the loader builds for its steps: values that no step changes"
+    yield "x_buffer", "tiles of x in shared memory, one per stage"
+    yield "x_ready", "for each of its stages, the barrier for the tile's arrival"
+    yield "x_free", "for each of its stages, the barrier at which all workers report that they are done with the tile"
     yield "scale_log2", "scale * LOG2E"
-    yield "at", "tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES"
-    yield "phase", "a round's last bit: by it a barrier tells the round that a wait is for from the one before"
-    yield "ends", "tiles so far that reach into the next sequence"
-    yield "v_come, come", "a barrier that such a tile has come: the loader clears rows before workers see it"
+    yield "at", "number of tiles so far: the current one has stage at % STAGES, in round at // STAGES"
+    yield "phase", "phase bit: the lowest bit of the round, by which a wait tells it from the previous one"
+    yield "ends", "number of tiles so far that reach into the next sequence"
+    yield (
+        "v_come, come",
+        "the barrier for the arrival of such a tile, in which the loader clears rows before workers see it",
+    )
 
 
 def forward(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Those of hopper.py, beside those of kernels.py."""
+    """Names of hopper.py that kernels.py does not have."""
     if plan.storage.cut:
-        yield "items, item", "tiles of queries of all heads, and the number of one"
-        yield "slots, slot", "room for tiles of queries of a head, and the number of such a place"
-        yield "group", "heads of a group"
-        yield "coming", "the next item, taken while the one at hand is loaded"
-        yield "places", "for each stage of queries which tile, sequence and head they are of"
-        yield "number", "twice the tile, and one more if it is done again"
-        yield "again", "1 if the tile is done again, as rows have outgrown their first keys"
-        yield "idle", "how many stages in a row had no tile"
-        yield "room", "tiles of a sequence, or one more"
+        yield "items, item", "number of tiles of queries of all heads, and the index of one"
+        yield "slots, slot", "number of places for tiles of queries of a head, and the index of one"
+        yield "group", "number of heads in a group"
+        yield "coming", "the next item, taken while the current one is loaded"
+        yield "places", "for each stage of queries, its tile, sequence and head"
+        yield "number", "twice the index of the tile, plus 1 if it is computed again"
+        yield "again", "1 if the tile is computed again because rows have outgrown their first keys"
+        yield "idle", "number of consecutive stages without a tile"
+        yield "room", "number of tiles of a sequence, or one more"
     else:
-        yield "items, per_item", "what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs"
-        yield "tiles, group", "tiles of queries of a head, and heads of a group"
-        yield "order", "these four, which `digits` counts by"
-        yield "place, step", "a program's item and the way to its next one, as (group, tile or pair, head of the group)"
-        yield "early, half", "the number of an item's early tile; which tile of the item: 0 for the late one"
-    yield "STAGES, Q_STAGES", "stages of the buffers of keys and of values, and of that of queries"
-    yield "queries, buffers", "the buffer of queries with its barriers; those of keys and of values"
+        yield (
+            "items, per_item",
+            "number of items that programs take in turn, and of tiles of queries in each: 1, or 2 for pairs",
+        )
+        yield "tiles, group", "number of tiles of queries of a head, and of heads in a group"
+        yield "order", "these four, by which `digits` splits numbers"
+        yield (
+            "place, step",
+            "a program's item and the step to its next one, as (group, tile or pair, head within the group)",
+        )
+        yield "early, half", "index of the early tile of an item; which tile of the item is current: 0 for the late one"
+    yield "STAGES, Q_STAGES", "number of stages of the buffers of keys and of values, and of the buffer of queries"
+    yield "queries, buffers", "the buffer of queries, and the buffers of keys and of values, with their barriers"
     yield from _in_gluon()
-    yield "vectors_ready", "for each stage a barrier that the loader has stored what terms read of each key"
-    yield "x_k_tile", "what they read of x, a value for each key of the tile at hand"
-    yield "k_added", "what terms add to all scores of a key, divided by the scale: products of scores begin with it"
-    yield "q_added", "what they add to all scores of a query, likewise"
-    yield "k_added_tile", "k_added of each key of the tile at hand"
-    yield "added_ready", "for each stage a barrier that the loader has stored k_added"
-    yield "visits", "walks so far that had a tile"
-    yield "low, high", "ends of the tiles of keys that rows of any worker see"
-    yield "begun", "tiles of queries so far: this one has stage begun % Q_STAGES"
-    yield "ahead", "tiles of keys before this one are copied ahead of the queries"
-    yield "others", "the tile whose rows make scores with those of a tile of queries, or of keys"
-    yield "before", "the stage of the tile before"
-    yield "turns", "a barrier for each of three workers: it is its turn to issue products"
-    yield "packed", "the weights of the tile before, two in each int32"
-    yield "OVERLAPPED", "whether the product of the values before runs on while scores are weighed"
-    yield "rest", "tiles before it are still to come"
+    yield (
+        "vectors_ready",
+        "for each stage, the barrier at which the loader reports that it has stored what terms read of keys",
+    )
+    yield "x_k_tile", "what terms read of x: a value for each key of the current tile"
+    yield (
+        "k_added",
+        "what terms add to all scores of a key, divided by the scale: the products for scores start from it",
+    )
+    yield "q_added", "what terms add to all scores of a query, likewise"
+    yield "k_added_tile", "k_added of each key of the current tile"
+    yield "added_ready", "for each stage, the barrier at which the loader reports that it has stored k_added"
+    yield "visits", "number of ranges of tiles of keys so far that were not empty"
+    yield "low, high", "range of the tiles of keys that rows of any worker see"
+    yield "begun", "number of tiles of queries so far: the current one has stage begun % Q_STAGES"
+    yield "ahead", "tiles of keys before this index are copied ahead of the queries"
+    yield "others", "the second operand of the product for scores: a tile of keys, or of queries"
+    yield "before", "the stage of the previous tile"
+    yield "turns", "for each of three workers, the barrier at which it waits for its turn to issue products"
+    yield "packed", "the weights of the previous tile, two in each int32"
+    yield "OVERLAPPED", "whether the product with the previous values keeps running while weights are computed"
+    yield "rest", "tiles of keys before this index remain"
     yield (
         "grows",
-        "whether m follows a row's largest score: with float16 always, else if it has outgrown its first keys",
+        "whether m tracks a row's largest score: always with float16, otherwise if it has outgrown its first keys",
     )
-    yield "STEADY", "whether m stays what it is for all rows of a tile"
-    yield "outgrown", "whether a row's weights add up to too much of what they are measured from"
-    yield "nth", "the number of a tile among those of its program, as far as 32 bits tell them apart"
-    yield "wanted", "a pass goes through the tiles whose bits are set in it"
-    yield "asks, asked", "the bits of tiles that a row asks for once more; the same of all workers' rows"
-    yield "asked_ready", "a barrier that all workers have told"
-    yield "verdicts", "for each stage and worker which rows have outgrown their first keys"
-    yield "AGAIN", "whether this is the second pass through the program's tiles, in which few are wanted"
-    yield "counts", "how many tiles there were before a pass, or are after it"
-    yield "first_lse", "what the first pass left in the place of the LSE"
+    yield "STEADY", "whether m stays unchanged for all rows of a tile"
+    yield "outgrown", "whether the sum of a row's weights, which are relative to its first keys, is too large"
+    yield "nth", "index of a tile among those of its program, modulo 32: its bit in wanted and asks"
+    yield "wanted", "bit mask of the tiles that a pass visits"
+    yield "asks, asked", "bit mask of the tiles for which a row asks for a second pass; the masks of all workers' rows"
+    yield "asked_ready", "the barrier at which all workers report that they have asked"
+    yield "verdicts", "for each stage and worker, which rows have outgrown their first keys"
+    yield "AGAIN", "whether this is the second pass through the program's tiles, which visits few of them"
+    yield "counts", "numbers of tiles so far, before or after a pass"
+    yield "first_lse", "the LSE that the first pass stored"
     if plan.storage.entries:
-        yield "entries_ptr", "None, and not read: launches are the same for the portable kernel, which alone reads it"
+        yield "entries_ptr", "None, and unused: only the portable kernel, which shares its launches, reads it"
 
 
 def backward(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Those of hopper_backward.py, beside those of kernels.py."""
+    """Names of hopper_backward.py that kernels.py does not have."""
     whole = "sequence" if plan.storage.cut else "batch entry"
     shape = "[heads, rows, columns]" if plan.storage.cut else "[batch entries, heads, rows, columns]"
     yield (
         "dq_sum_ptr",
-        f"what dQ is added up in: {shape} in float32, with rows for whole tiles of BLOCK_M queries of each {whole}, "
-        "and columns for whole tiles of 64",
+        f"accumulator of dQ: {shape} in float32, with rows for whole tiles of BLOCK_M queries of each {whole}, and "
+        "columns for whole tiles of 64",
     )
-    yield "dq_sum_desc", "the same as [.., 256]: 16 such rows are a [64, 64] tile"
-    yield "sum_row", f"the first row of the {whole} and head there"
-    yield "sum_tile", f"the first [64, 64] tile of the {whole} and head there"
-    yield "items", "tiles of keys that programs take"
-    yield "tiles", "tiles of keys that a head has"
-    yield "slot", "the number of a tile of a head: a packed sequence may have room for one more than it has"
-    yield "room", "tiles of a sequence, or one more"
-    yield "group", "key heads of a group, whose tiles come one after the other"
-    yield "grouped, joined", "heads that come group by group, and the last ones, which are one group"
-    yield "behind", "a tile's place behind those of the heads that come group by group"
-    yield "place", "the place of a tile in the order in which programs take them; also a place in dq_sum"
+    yield "dq_sum_desc", "the same, viewed as [.., 256]: 16 such rows are a [64, 64] tile"
+    yield "sum_row", f"first row of the {whole} and head in dq_sum"
+    yield "sum_tile", f"first [64, 64] tile of the {whole} and head in dq_sum"
+    yield "items", "number of tiles of keys that programs take"
+    yield "tiles", "number of tiles of keys of a head"
+    yield "slot", "index of a place for a tile of a head: a packed sequence may have one place more than tiles"
+    yield "room", "number of tiles of a sequence, or one more"
+    yield "group", "number of key heads in a group, whose tiles follow one another"
+    yield "grouped, joined", "number of heads in such groups, and of the last heads, which form one group"
+    yield "behind", "a tile's place, counted from the first tile of the last heads"
+    yield "place", "position of a tile in the order in which programs take them; also a position in dq_sum"
     yield (
         "taken_ptr",
-        "how many tiles programs have taken beside the first of each; behind it, for each tile of queries of a head, "
-        "how many have come with a share of dQ, and 2**24 more once that of the first is there",
+        "number of tiles that programs have taken besides the first of each; then, for each tile of queries of a head, "
+        "the number of programs that have reached it with a share of dQ, plus 2**24 once the first share is stored",
     )
-    yield "count_ptr", "the latter number of the tile at hand"
-    yield "counted", "what add_shares takes of the kernel's parameters"
-    yield "places", "for each stage of keys which tile of which head it is"
-    yield "STAGES", "stages of the buffers of queries and of dout"
-    yield "K_STAGES", "stages of those of keys and of values: 2 where programs take tiles in turns, else 1"
+    yield "count_ptr", "the latter number for the current tile"
+    yield "counted", "the kernel parameters that add_shares needs"
+    yield "places", "for each stage of keys, which tile of which head it holds"
+    yield "STAGES", "number of stages of the buffers of queries and of dout"
+    yield "K_STAGES", "number of stages of the buffers of keys and of values: 2 in persistent programs, or 1"
     yield (
         "keys, exchange, queries",
-        "buffers of what workers own, of what they exchange, and of what they walk along, with their barriers",
+        "buffers of what workers own, of what they exchange, and of what they iterate over, with their barriers",
     )
     yield from (row for row in _in_gluon() if row[0] != "x_free")
-    yield "turns", "where programs take tiles in turns, kv_free and places: what tells of the next ones"
-    yield "begun", "tiles of keys so far: this one has stage begun % K_STAGES"
-    yield "kv_ready", "for each stage of these a barrier that keys and values have come"
-    yield "kv_free", "for each a barrier that both workers are done with them, and add_shares knows which they are"
+    yield "turns", "kv_free and places, which announce the next tiles in persistent programs"
+    yield "begun", "number of tiles of keys so far: the current one has stage begun % K_STAGES"
+    yield "kv_ready", "for each of these stages, the barrier for the arrival of keys and values"
+    yield (
+        "kv_free",
+        "for each, the barrier at which both workers report that they are done, and add_shares that it knows the tile",
+    )
     yield "k_tiles", "the keys of each worker"
     yield (
         "v_held, v_shared",
-        "the halves of 64 columns of a worker's values: v_held in registers, v_shared in shared memory",
+        "the two halves, of 64 columns, of a worker's values: v_held in registers, v_shared in shared memory",
     )
-    yield "zeros", "what the products for scores and dP begin with"
-    yield "free", "for each stage of the buffers a barrier that workers are done with it"
-    yield "factors", "ds as workers exchange it, [BLOCK_M, 64] by stage and worker"
+    yield "zeros", "the accumulator from which the products for scores and dP start"
+    yield "free", "for each stage of the buffers, the barrier at which workers report that they are done"
+    yield "factors", "dS as workers exchange it, [BLOCK_M, 64] per stage and worker"
     yield (
         "factors_ready",
-        "for each of these stages a barrier that both workers have stored theirs, and shares are read",
+        "for each of these stages, the barrier at which both workers have stored dS, and the previous shares are read",
     )
-    yield "turn", "the stage that is at hand"
-    yield "distance", "how far each key stands before each query, q_pos - k_pos"
-    yield "near, far", "q_pos - k_pos is near - far: near is known of each register, far one number for all of a thread"
+    yield "turn", "the current stage of factors"
+    yield "distance", "how far each key is before each query, q_pos - k_pos"
+    yield "near, far", "q_pos - k_pos is near - far: near is a constant per register, far one number per thread"
     yield (
         "k_added",
-        "what terms add to all scores of a key, in log2 units; what they add to a query's is taken from its LSE",
+        "what terms add to all scores of a key, in log2 units; what they add for a query is subtracted from its LSE",
     )
-    yield "walked", "at, in a number without a sign up to 64 columns"
-    yield "low, high", "ends of the tiles of queries that keys of any worker see"
+    yield "walked", "at, as an unsigned number up to 64 columns"
+    yield "low, high", "range of the tiles of queries that see keys of any worker"
     yield "others", "dS of the other worker"
-    yield "AHEAD, ASIDE", "the first query and the first column of the worker's half of the program's share of dQ"
+    yield "AHEAD, ASIDE", "first query and first column of the worker's half of the program's share of dQ"
     yield "shares", "each worker's half in shared memory, for the copy engine"
-    yield "shares_ready", "for each worker a barrier that it has stored its half"
-    yield "shares_read", "a barrier that the copy engine has read both"
-    yield "eighths", "[8, 16], eight times 1 / 8: columns of a product of dS with it add up to its sums"
+    yield "shares_ready", "for each worker, the barrier at which it reports that its half is stored"
+    yield "shares_read", "the barrier for the copy engine having read both"
+    yield "eighths", "[8, 16], filled with 1 / 8: the eight columns of a product of dS with it add up to the sums of dS"
     yield (
         "key_sums, row_sums",
         "sums of dS over the queries of each of a worker's keys, and over the keys of 64 rows",
     )
     sums = plan.hopper.backward.sums.rows if plan.hopper and plan.hopper.backward else ()
     for total in sums:
-        yield f"{total.name}_row", f"where {total.name} of the head at hand begins"
+        yield f"{total.name}_row", f"first row of the current head in {total.name}"
 
 
 def wide(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Those of hopper_wide.py: groups of warps hand on what workers exchange there."""
-    yield "weights", "[64, BLOCK_M], what dS is by dP - delta, as [16, 256] in the order of threads"
-    yield "weights_ready, weights_free", "barriers that they stand there, and that they may be written over"
-    yield "below", "-delta in each row of a tile of scores: a product adds dp to it"
+    """Names of hopper_wide.py: there groups of warps hand on what workers exchange in hopper_backward.py."""
+    yield "weights", "dS / (dP - delta), [64, BLOCK_M], stored as [16, 256] in the order of threads"
+    yield "weights_ready, weights_free", "barriers for these being stored, and for being free to overwrite"
+    yield "below", "-delta in each row of a tile of scores; a product adds dp to it"
     yield "dp_less_delta", "dp - delta, in the order of threads"
-    yield "factors", "dS, [64, BLOCK_M] by stage"
-    yield "factors_ready, factors_free", "for each of these stages such barriers"
-    yield "for_dv, for_dk, for_dq", "what these groups take of the kernel's parameters"
-    yield "final", "the last tile of the walk"
-    yield "dk, dk_rest", "the first 128 columns of dK, and the REST columns behind them"
+    yield "factors", "dS, [64, BLOCK_M] per stage"
+    yield "factors_ready, factors_free", "the same barriers for each stage of factors"
+    yield "for_dv, for_dk, for_dq", "the kernel parameters that each of these groups needs"
+    yield "final", "index of the last tile visited"
+    yield "dk, dk_rest", "the first 128 columns of dK, and the REST columns after them"
     told = {
-        "keys, exchange, queries": "buffers of a program's own, of what groups hand on, and of what they walk along, "
-        "with their barriers",
-        "WORKERS": "how many times 64 keys a program has, for load_tiles: once",
-        "K_STAGES": "stages of keys and of values, for load_tiles: one",
-        "turns": "what load_tiles takes where programs take tiles in turns: nothing",
-        "taken_ptr": "for load_tiles, which reads it where programs take tiles in turns",
-        "place": "places in dq_sum",
-        "kv_ready": "a barrier that keys and values have come",
-        "lengths": "what load_tiles takes of the kernel's parameters",
-        "terms": "a tuple that make_dv makes for its steps: what none of them changes",
-        "x_buffer": "tiles of x in shared memory, those of queries and of dout by stage",
-        "v_come, come": "a barrier that the next sequence's rows came along: the loader clears them before others look",
-        "free": "for each stage of the buffers a barrier that make_dv and make_dk are done with it",
+        "keys, exchange, queries": "buffers of what the program owns, of what groups hand on, and of what they "
+        "iterate over, with their barriers",
+        "WORKERS": "multiples of 64 keys that a program owns, for load_tiles: one",
+        "K_STAGES": "number of stages of keys and of values, for load_tiles: one",
+        "turns": "what load_tiles needs in persistent programs: nothing here",
+        "taken_ptr": "for load_tiles, which reads it in persistent programs",
+        "place": "positions in dq_sum",
+        "kv_ready": "the barrier for the arrival of keys and values",
+        "lengths": "the kernel parameters that load_tiles needs",
+        "terms": "a tuple that make_dv builds for its steps: values that no step changes",
+        "x_buffer": "tiles of x in shared memory; for queries and dout, one per stage",
+        "v_come, come": "the barrier for the arrival of tiles with rows of the next sequence, which the loader clears",
+        "free": "for each stage of the buffers, the barrier at which make_dv and make_dk report that they are done",
     }
     others = {"factors", "factors_ready"}
     for names, meaning in backward(plan):
         if names not in others:
             yield names, told.get(names, meaning)
         if names == "sum_tile":
-            yield "share_tile", "the first one of the queries at hand"
+            yield "share_tile", "first such tile of the current queries"
 
 
 def decoding(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -210,7 +228,7 @@ def decoding(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "shares_ready", "a barrier that shares are there"
     yield "STAGES", "stages of the buffers of keys"
     yield "at", "tiles so far: this one has stage at % STAGES, in round at // STAGES"
-    yield "phase", "a round's last bit: by it a barrier tells the round that a wait is for from the one before"
+    yield "phase", "phase bit: the lowest bit of the round, by which a wait tells it from the previous one"
     yield "turn", "which of the two tiles of weights is at hand"
     yield "WORKER", "which of the two workers that add values this is"
     yield "FLOAT8", "whether keys are float8, which a tuple of their place and strides in steps of 16 bytes tells"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...shared_parameters import SharedParameters
 from ...statements import Block, Branch, Comment, Loop, Statement
 
-_CUT = Comment("zero the next sequence's rows: 0 * NaN would be NaN")
+_CUT = Comment("clear the next sequence's rows: 0 times a NaN would be NaN")
 _COME: tuple[Block, ...] = (Statement("", "mbarrier.wait(come, ends & 1)"), Statement("ends", "1", "+="))
 
 
@@ -15,7 +15,7 @@ def values(p: SharedParameters) -> tuple[Block, ...]:
     if not p.storage.cut:
         return plain
     tail: tuple[Block, ...] = (
-        Comment("zero the next sequence's values: 0 * NaN would be NaN"),
+        Comment("clear the next sequence's values: 0 times a NaN would be NaN"),
         *_copied("v", "v_come"),
         Statement("", "mbarrier.wait(v_come, ends & 1)"),
         Statement("", "clear_behind(matrix(v_buffer, stage), k_len - k_start, BLOCK_N)"),

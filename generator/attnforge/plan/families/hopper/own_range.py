@@ -15,7 +15,7 @@ WITHIN = (
 def rows(loops: Loops, owned: str, own: tuple[Block, ...]) -> tuple[Block, ...]:
     """The statements that keep the range of all workers, and make the tile's ends those of a worker's `own` rows."""
     return (
-        Comment(f"tiles are as long as the {owned} of a worker: each worker has its own range"),
+        Comment(f"tiles are as long as the {owned} of a worker, so each worker has its own range"),
         *loops.range_for(()),
         Statement("low, high", "first, last", label="the range of all workers"),
         *own,

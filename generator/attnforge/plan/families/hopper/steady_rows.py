@@ -37,12 +37,12 @@ _UNSEEN = 'm == float("-inf")'
 """Text of which rows have seen nothing so far."""
 
 _LOWEST: tuple[Block, ...] = (
-    Comment("if a row's first keys have scores of -inf, any other score is too large, in whichever tile it is"),
+    Comment("if the first keys have scores of -inf, any later score is too large at once, whichever tile it is in"),
     Statement("m", f"tl.where(~grows & ({_UNSEEN}), {_LEAST}, m)"),
 )
 
 _OUTGROWN: tuple[Block, ...] = (
-    Comment("true for NaN as well; a sink may contribute 1 to l"),
+    Comment("a NaN counts as outgrown, too; a sink may contribute 1 to the sum"),
     Statement("outgrown", "(row < q_len) & ~grows & ~(l <= 2.0)"),
     Statement("lse", 'tl.where(outgrown, float("nan"), lse)'),
 )
@@ -116,7 +116,7 @@ def blocks(a: Analysis, scale: str, fitting: bool) -> dict[str, tuple[Block, ...
     first, as_first = _first(a), f"tl.log2(l * 2.0**{_ROOM})"
     largest_of_first: tuple[Block, ...] = (
         Statement("top", top),
-        Comment("a row keeps the m of its first keys, with room for larger scores, unless it has outgrown that"),
+        Comment("a row keeps the maximum of its first keys, with room for larger scores, unless it has outgrown that"),
         Statement("top", f"tl.where(grows, top, top + {_ROOM}.0)"),
         Statement("m_new", f"tl.where(grows | ({first}), tl.maximum(m, top), m)"),
     )
@@ -137,16 +137,16 @@ def pivot(spec: Spec) -> tuple[Block, ...]:
 def told() -> str:
     """What a file says of it."""
     words = f"""\
-With bfloat16, the weights of a row are relative to 2**{_ROOM} times the largest one of the first tile that shows it a
-key, so that full tiles need no search for larger ones. If the weights of a row, so scaled, add up to more than 2, its
-LSE becomes NaN and its tile is computed again; such rows then follow their largest score."""
+With bfloat16 a row's weights are relative to 2**{_ROOM} times the largest weight of the first tile that shows it a key,
+so full tiles need no search for a larger one. If the weights of a row then add up to more than 2, its LSE becomes NaN,
+and its tile is computed once more; in this second pass such rows track their largest score."""
     return "\n" + textwrap.fill(" ".join(words.split()), 120)
 
 
 def full_tiles(a: Analysis) -> tuple[Block, ...]:
     """The statements that leave out of full tiles what a row may see first, and all of them in a second pass."""
     before: tuple[Block, ...] = (
-        Comment("no full tile holds the first query's own key"),
+        Comment("no full tile may contain the first query's own key"),
         Statement("full_last", "tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)"),
     )
     none: Block = Branch("AGAIN", (Statement("full_last", "first"),))

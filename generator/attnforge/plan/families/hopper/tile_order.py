@@ -64,8 +64,8 @@ def loads(
 def visited(tiles: TileRange) -> str:
     """In which order a worker visits tiles of keys, in words."""
     each = " of each range" if len(tiles.ends) > 1 else ""
-    kinds = "mixed ones, then full ones" if tiles.full else "all of them need the mask"
-    kinds = "mixed ones, full ones, and mixed ones again" if tiles.full and tiles.left else kinds
+    kinds = "mixed tiles, then full ones" if tiles.full else "the mask applies to all of them"
+    kinds = "mixed tiles, full ones, and mixed ones again" if tiles.full and tiles.left else kinds
     return f"Tiles of keys{each} are visited from the last to the first: {kinds}."
 
 
@@ -93,9 +93,9 @@ def _in_turns(tile: tuple[Statement, ...], again: bool) -> Order:
         "work_frame": "in_turns",
         "load_frame": "in_turns",
         "words": """\
-Programs go from item to item: tiles of BLOCK_M queries, the late ones of a group of heads first or, if all have equal
-work, those of one head consecutively; or pairs of a late and an early tile. In each program one warp loads, and workers
-of four warps take 64 of the queries each, side by side:""",
+Programs take items in turn. An item is a tile of BLOCK_M queries, or a pair of a late and an early tile. Late tiles of
+a group of heads come first; if all tiles have the same amount of work, one head follows the other. In each program one
+warp loads, and each worker, a group of four warps, computes 64 of the queries:""",
         "arrivals": "1",
         "counter": "i" if again else "_",
         "places": ", asked, asked_ready" if again else "",
@@ -138,8 +138,8 @@ def _as_taken(tile: tuple[Statement, ...], again: bool) -> Order:
         "handed": "number" if again else "tile",
         "load_frame": "load_retaken" if again else "load_as_taken",
         "words": """\
-Programs take items as they become free: tiles of BLOCK_M queries, those of a group of heads from the last row back. In
-each program one warp loads, and workers of four warps take 64 of the queries each, side by side:""",
+Programs take the next item when they are free. An item is a tile of BLOCK_M queries; a group of heads goes from the
+last row back. In each program one warp loads, and each worker, a group of four warps, computes 64 of the queries:""",
         "arrivals": "2",
         "places": ", places, verdicts" if again else ", places",
     }
@@ -189,7 +189,7 @@ class KeyOrder:
 def of_keys(a: Analysis) -> KeyOrder:
     """The order of a variant's tiles of keys; packed sequences have slots of them, too."""
     head = (
-        Statement("behind", "place - grouped * tiles", label="from 0 on: tiles of the last heads, in one group"),
+        Statement("behind", "place - grouped * tiles", label="from 0 on: tiles of the last heads, a single group"),
         Statement("first", "tl.where(behind < 0, 0, grouped)"),
         Statement("place", "tl.where(behind < 0, place, behind)"),
         Statement("group", "tl.where(behind < 0, group, joined)"),
@@ -199,7 +199,7 @@ def of_keys(a: Analysis) -> KeyOrder:
     if not a.storage.cut:
         heads = "Hq // GROUP" if a.spec.grouped else "Hq"
         found = (*head, Statement("tile", tile), Statement("b, head", "head // Hkv, head % Hkv"))
-        tells, all_heads = "batch entry and which of Hkv key heads", f"{a.storage.sequences} * k.shape[-2]"
+        tells, all_heads = "batch entry and its head, one of Hkv", f"{a.storage.sequences} * k.shape[-2]"
         return KeyOrder(("Hkv", *_OF_KEYS), (heads, *_OF_KEYS), tells, found, named, all_heads, a.storage.longest[1])
     rows = "(k.shape[0] // block_n + cu_seqlens_k.shape[0] - 1) * block_n"
     found = (
@@ -224,5 +224,5 @@ def of_keys(a: Analysis) -> KeyOrder:
 def _room(side: Side) -> Statement:
     """How many tiles a packed sequence has, or one more."""
     block = BLOCKS[side]
-    shared = "this many tiles share the rows of no sequence"
+    shared = "this many tiles share the rows outside all sequences"
     return Statement("room", f"{side}_end // {block} - {side}_offset // {block} + 1", label=shared)

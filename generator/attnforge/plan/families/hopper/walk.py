@@ -77,7 +77,7 @@ class Walk:
             )
             return Loop("j", begin, end, body)
 
-        rest = Statement("rest", "last - 1", label="tiles before it are still to be visited")
+        rest = Statement("rest", "last - 1", label="tiles before this one remain")
         loops: tuple[Block, ...] = (rest, over("first", "rest", "True"))
         if tiles.full:
             loops = (

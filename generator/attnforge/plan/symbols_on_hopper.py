@@ -161,7 +161,7 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "AHEAD, ASIDE", "first query and first column of the worker's half of the program's share of dQ"
     yield "shares", "each worker's half in shared memory, for the copy engine"
     yield "shares_ready", "for each worker, the barrier at which it reports that its half is stored"
-    yield "shares_read", "the barrier for the copy engine having read both"
+    yield "shares_read", "the barrier that signals that the copy engine has read both"
     yield "eighths", "[8, 16], filled with 1 / 8: the eight columns of a product of dS with it add up to the sums of dS"
     yield (
         "key_sums, row_sums",
@@ -175,7 +175,7 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
 def wide(plan: Plan) -> Iterator[tuple[str, str]]:
     """Names of hopper_wide.py: there groups of warps hand on what workers exchange in hopper_backward.py."""
     yield "weights", "dS / (dP - delta), [64, BLOCK_M], stored as [16, 256] in the order of threads"
-    yield "weights_ready, weights_free", "barriers for these being stored, and for being free to overwrite"
+    yield "weights_ready, weights_free", "barriers that signal that these are stored, and that they may be overwritten"
     yield "below", "-delta in each row of a tile of scores; a product adds dp to it"
     yield "dp_less_delta", "dp - delta, in the order of threads"
     yield "factors", "dS, [64, BLOCK_M] per stage"
@@ -207,36 +207,39 @@ def wide(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def decoding(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Those of decode_hopper.py, beside those of decode_kernels.py."""
-    yield "sequences", "what all warps take of the kernel's parameters: what they find sequences and splits by"
+    """Names of decode_hopper.py that decode_kernels.py does not have."""
+    yield "sequences", "the kernel parameters that all warps need: those by which they find sequences and splits"
     yield (
         "arguments, results, places, factors",
-        "what score_keys, add_values, load_keys and convert_keys take of the others",
+        "the other kernel parameters that score_keys, add_values, load_keys and convert_keys need",
     )
-    yield "queries", "q_buffer and the barrier of what comes into it"
-    yield "q_quarters", "columns 0 to 511 of the queries by 128, as products take them"
-    yield "keys, boxes", "k_buffer and rest_buffer, k_boxes and rest_boxes, with the same barriers, boxes with q_loaded"
-    yield "weights, totals", "p_buffer with its barriers, and shrinks; shares with its barrier"
-    yield "scales", "k_scales and v_scales; None twice where keys have no scales of their own"
-    yield "cache", "what tells where rows of float8 and their scales stand, for one sequence and key head"
-    yield "q_loaded", "a barrier that all queries of a tile have come from memory"
-    yield "k_ready, k_free", "for each half of a stage a barrier that it is ready, and one that it is free"
+    yield "queries", "q_buffer, and the barrier for the arrival of queries"
+    yield "q_quarters", "columns 0 to 511 of the queries, 128 at a time, as operands of products"
+    yield (
+        "keys, boxes",
+        "k_buffer and rest_buffer, or k_boxes and rest_boxes, with the same barriers; boxes also has q_loaded",
+    )
+    yield "weights, totals", "p_buffer with its barriers and shrinks; shares with its barrier"
+    yield "scales", "k_scales and v_scales; both None unless each key has its own scale"
+    yield "cache", "pointers and strides of float8 rows and their scales, for one sequence and key head"
+    yield "q_loaded", "the barrier that signals that all queries of a tile have been loaded from memory"
+    yield "k_ready, k_free", "for each half of a stage, the barriers that signal that it is ready, and that it is free"
     yield (
         "p_ready, p_free",
-        "for each tile of weights a barrier that it is there, and one that no worker needs it any more",
+        "for each tile of weights, the barriers that signal that it is stored, and that no worker needs it any more",
     )
-    yield "shares_ready", "a barrier that shares are there"
-    yield "STAGES", "stages of the buffers of keys"
-    yield "at", "tiles so far: this one has stage at % STAGES, in round at // STAGES"
+    yield "shares_ready", "the barrier that signals that shares are stored"
+    yield "STAGES", "number of stages of the buffers of keys"
+    yield "at", "number of tiles so far: the current one has stage at % STAGES, in round at // STAGES"
     yield "phase", "phase bit: the lowest bit of the round, by which a wait tells it from the previous one"
-    yield "turn", "which of the two tiles of weights is at hand"
-    yield "WORKER", "which of the two workers that add values this is"
-    yield "FLOAT8", "whether keys are float8, which a tuple of their place and strides in steps of 16 bytes tells"
-    yield "ROWS, BOXES", "keys of a box, and how many boxes all stages have for 64 columns"
-    yield "LAYOUT", "the layout of tiles whose rows are asked for"
+    yield "turn", "index of the current one of the two tiles of weights"
+    yield "WORKER", "index of this worker, one of the two that add values"
+    yield "FLOAT8", "whether keys are float8: then k_desc is a tuple of their address and strides in steps of 16 bytes"
+    yield "ROWS, BOXES", "keys of a box, and number of boxes in all stages for 64 columns"
+    yield "LAYOUT", "the layout of tiles whose rows are wanted"
     yield "q_place", "where the rows of a tile begin in q"
-    yield "place", "rows of a tile; of k_buffer, a half of a stage"
+    yield "place", "rows of a tile; for k_buffer, a half of a stage"
     yield (
         "page, slot",
-        "a box's page, or without pages its sequence, and its place there; `slot` of splits as in decode_kernels.py",
+        "a box's page, or without pages its sequence, and its place there; `slot` of a split as in decode_kernels.py",
     )

@@ -289,7 +289,7 @@ class Decode:
             yield self._loop("first", "last", "True")
             return
         begin = "full_first" if self.span.tiles.left else "first"
-        yield Comment("mask loads in a branch would slow down all tiles, and with more stages take their shared memory")
+        yield Comment("loads of masks under a branch would slow down all tiles, and with more stages take their memory")
         if begin != "first":
             yield Statement(begin, "tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK_N), first), last)")
             yield self._loop("first", begin, "True", stages=_END_STAGES.name)

@@ -132,7 +132,7 @@ def _start(sink: bool) -> tuple[Block, ...]:
     if not sink:
         return start
     joined = (
-        Comment("the sink counts once, here: no split has seen it"),
+        Comment("only once, here: no split has seen it"),
         Statement("m", "tl.load(sinks_ptr + h.to(tl.int64) * sinks_stride_head).to(tl.float32) * LOG2E"),
         Statement("l", 'tl.where(m == float("-inf"), 0.0, 1.0)'),
     )

@@ -76,7 +76,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
     each: tuple[Block, ...] = (
         Statement("b, h", f"{own_b}, own_h * heads + i % heads"),
         *programs.sequence(a, "q", []),
-        Comment("the first query and key of the tile, counted from those of the batch entry"),
+        Comment("rows of the tile, in the numbering of the batch entry"),
         Statement("q_start, k_start", "own_q_start - q_offset, own_k_start - k_offset"),
         *needed(rows, {"row", "k_pos"} | reads(inner)),
         Statement("inside", within),

@@ -142,7 +142,7 @@ def _dkv(p: SharedParameters) -> Kernel:
     if p.spec.grouped:
         heads: tuple[Block, ...] = (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", by_head),)
     else:
-        why = "one head: without a loop around it, the compiler generates slower code for 256 columns"
+        why = "a single head: without a loop, the compiler generates slower code for 256 columns"
         heads = (Comment(why), Loop("_", "h", "h + 1", by_head))
     known = loops.range if a.shared_range else ()
     unrotate = latent.stored(a, "k") + rotation.back(a, "k", ("dk_ptr + first_row * D", f"{a.kv_heads} * D"))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9598654b6f64b2f5
-#   text hash     700991f47f2a7b55
+#   content hash  2d8bc1fba73ed584
+#   text hash     13439ae0be29d59b
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

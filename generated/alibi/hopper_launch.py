@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  af7106b17bf0860a
-#   text hash     6812ea5ecde1c9a8
+#   content hash  6b17e04fd498229f
+#   text hash     da061c294b8b6eda
 #   render with   attnforge render specs/alibi.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f2065f80321b561a
-#   text hash     05636ec036770c92
+#   content hash  d9c8b911711c7946
+#   text hash     2fee21ff0146ddfa
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

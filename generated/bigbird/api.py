@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a75cbb9c02eeb0fa
-#   text hash     6ddc617da6be486f
+#   content hash  2e1b0eb5d441f091
+#   text hash     9d009b130e59db43
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -33,9 +33,9 @@ def attention(
     Hq and Hkv are equal. float16, bfloat16 or float32, head sizes up to 512.
 
     block_mask: bool (B, Hq, -(-Tq // 64), -(-Tk // 64)); whether a block sees a block
-    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
-    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
-        key's position are padding then, and give 0. If None, the last query lines up with the last key
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1
+    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries
+        without a key at their position are then padding and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
@@ -43,7 +43,7 @@ def attention(
 
 
 def _attention(q, k, v, k_lens, k_starts, q_start, in_block_mask, scale, return_lse):
-    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    """The body of `attention`; from here on, names from the spec begin with `in_`, as in the kernels."""
     q, k, v = arguments.cast(q, k, v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
     B = q.shape[0]
@@ -59,14 +59,14 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_block_mask, scale, return_
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
-        # kernels take maxima before they scale: the sign goes to q
+        # kernels take maxima before they scale, so the sign moves to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
-    # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
+    # not earlier: once imported, triton ignores changes to TRITON_INTERPRET
     from . import launch
 
     dtype = q.dtype

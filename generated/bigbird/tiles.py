@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a9cddfec417e9680
-#   text hash     e2136879eacd1cc6
+#   content hash  9897d783c2752c35
+#   text hash     47f46052832b2dfb
 #   render with   attnforge render specs/bigbird.yaml
-"""The shapes of tiles that kernels are launched with.
+"""The tile shapes with which kernels are launched.
 
-By kernel and by head sizes up to the number, (block_m, block_n, warps, stages): queries and keys of a tile, and what
-the compiler is told. The best stands first; those after it need less shared memory, for GPUs without room for it.
+For each kernel and for head sizes up to a number, (block_m, block_n, warps, stages): queries and keys of a tile, and
+options for the compiler. The best is first; the others need less shared memory, for GPUs without room for it.
 """
 
 # float16 and bfloat16, by `architecture` of runtime.py

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ae31242060b6f8d5
-#   text hash     4b465aaa3fc767bb
+#   content hash  ada3dc8e76847fb4
+#   text hash     48d668c58ba6afa6
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,12 +1,12 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  8f225d62047d064d
-#   text hash     5bc9b68a224949f5
+#   content hash  467cc2d3a1602f7d
+#   text hash     19d51750c9e2df3c
 #   render with   attnforge render SPEC
-"""What calls give, checked: each error names the argument, what was expected and what came.
+"""Checks of arguments: each error names the argument, what was expected and what was given.
 
-Triton is not imported here: once it is, it no longer heeds TRITON_INTERPRET.
+Triton is not imported here: once imported, it ignores changes to TRITON_INTERPRET.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 def cast(*given):
-    """Tensors in autocast's dtype, where autocast is on."""
+    """The tensors, cast to autocast's dtype if autocast is on."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         return tuple(map(_cast, given))
     return given
@@ -36,9 +36,9 @@ def _cast(x):
 
 
 def check_operands(q, k, v, axes, grouped, widest):
-    """q, k and v, each with these axes; heads of q share those of k where they are `grouped`.
+    """Check that q, k and v have these axes and fit together; if `grouped`, several heads of q share one of k.
 
-    `widest` are the largest head sizes of q and k, and of v.
+    `widest` holds the largest head sizes of q and k, and of v.
     """
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_float(name, x)
@@ -48,7 +48,7 @@ def check_operands(q, k, v, axes, grouped, widest):
     check_place("q", q)
     check_alike("k", k, "q", q)
     check_alike("v", v, "q", q)
-    # each look at a shape makes it anew
+    # each access to a shape builds a new object
     q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
     if axes[0] == "batch" and k_shape[0] != q_shape[0]:
         raise ValueError(f"k: expected a batch of {q_shape[0]} as q has, got {k_shape[0]}")
@@ -58,7 +58,7 @@ def check_operands(q, k, v, axes, grouped, widest):
 
 
 def check_float(name, x):
-    """A tensor of numbers that kernels multiply."""
+    """Check that x is a tensor of a float dtype that kernels multiply."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
     _check_strided(name, x)
@@ -67,20 +67,20 @@ def check_float(name, x):
 
 
 def check_head_size(name, x, most):
-    """A last axis that tiles have room for."""
+    """Check that the last axis fits into tiles."""
     if not 1 <= x.shape[-1] <= most:
         raise ValueError(f"{name}: expected a head size from 1 to {most}, got {x.shape[-1]}")
 
 
 def check_alike(name, x, other, like):
-    """The dtype and the device of another tensor."""
+    """Check that x has the dtype and the device of another tensor."""
     if x.dtype != like.dtype:
         raise TypeError(f"{name}: expected {plain(like.dtype)} as {other} has, got {plain(x.dtype)}")
     _check_device(name, x, like, other)
 
 
 def check_heads(name, keys, queries, grouped):
-    """Shapes of keys and of queries that go with each other."""
+    """Check that the shapes of keys and of queries fit together."""
     if keys[-1] != queries[-1]:
         raise ValueError(f"{name}: expected a head size of {queries[-1]} as q has, got {keys[-1]}")
     if grouped and (keys[-2] == 0 or queries[-2] % keys[-2]):
@@ -90,24 +90,24 @@ def check_heads(name, keys, queries, grouped):
 
 
 def interpreted():
-    """Whether kernels run in Triton's interpreter, as triton itself reads it."""
+    """Whether kernels run in Triton's interpreter, by the same rule as triton's own."""
     return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "y", "yes")
 
 
 def check_place(name, x):
-    """A GPU, or a CPU that plays one."""
+    """Check that x is on a GPU, or on the CPU if kernels are interpreted."""
     if x.is_cuda:
         return
     if not x.is_cpu:
         raise ValueError(f"{name}: expected a CUDA tensor, got one on {x.device}")
-    # where there is no triton, its import tells more
+    # without triton, the error of its import says more
     if not interpreted() and importlib.util.find_spec("triton"):
         hint = "set TRITON_INTERPRET=1 before Python starts to run on the CPU"
         raise ValueError(f"{name}: expected a GPU tensor, got one on the CPU; {hint}")
 
 
 def check_kind(name, x, like, dtypes, other="q"):
-    """A tensor of one of some dtypes, on the device of another."""
+    """Check that x is a tensor of one of some dtypes, on the device of another tensor."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
     _check_strided(name, x)
@@ -117,9 +117,9 @@ def check_kind(name, x, like, dtypes, other="q"):
 
 
 def check_tensor(name, x, like, dtypes, shape, full_axes=(), longer=(), other="q", short=False):
-    """An axis of size 1 stands for any size, but for those in `full_axes`; those in `longer` may have more.
+    """Check the dtype, device and shape of x. An axis of size 1 stands for any size, except those in `full_axes`.
 
-    Leading axes may be missing where it may be `short`.
+    Axes in `longer` may be longer; leading axes may be missing if it may be `short`.
     """
     check_kind(name, x, like, dtypes, other)
     sizes = (*[1] * (len(shape) - x.dim()), *x.shape) if short else x.shape
@@ -131,7 +131,7 @@ def check_tensor(name, x, like, dtypes, shape, full_axes=(), longer=(), other="q
 
 
 def check_angles(cos, sin, like, dims=None, other="q"):
-    """Tables of angles for all components of a head, or for the first `dims`."""
+    """Check tables of angles for all components of a head, or for the first `dims`."""
     width = like.shape[-1]
     if dims and width < dims:
         raise ValueError(f"{other}: expected a head size of at least {dims}, as that many components turn, got {width}")
@@ -147,7 +147,7 @@ def check_angles(cos, sin, like, dims=None, other="q"):
 
 
 def cuts(name, places, longest_name, longest, like, rows):
-    """Cuts without gaps in memory, and the length of the longest sequence, which is no more than all rows."""
+    """Checked cuts, contiguous in memory, and the length of the longest sequence, which is at most all rows."""
     check_kind(name, places, like, (torch.int32,))
     if places.dim() != 1 or places.shape[0] == 0:
         raise ValueError(f"{name}: expected shape (sequences + 1,), got {tuple(places.shape)}")
@@ -158,12 +158,12 @@ def cuts(name, places, longest_name, longest, like, rows):
 
 
 def at_hand(places):
-    """Whether values can be looked at: on a GPU that would wait for it, and kernels stay within the rows whatever the cuts."""
+    """Whether values can be read without waiting for a GPU; kernels stay within the rows whatever the cuts."""
     return places.is_cpu and type(places) is torch.Tensor and not torch.compiler.is_compiling()
 
 
 def check_cuts(name, places, longest_name, longest, rows):
-    """Cuts of rows, as a list, into sequences of a length at most."""
+    """Check a list of cuts of rows into sequences, each at most `longest` long."""
     if places[0] < 0:
         raise ValueError(f"{name}: expected a first cut of at least 0, got {places[0]}")
     lengths = [end - first for first, end in zip(places, places[1:])]
@@ -177,7 +177,7 @@ def check_cuts(name, places, longest_name, longest, rows):
 
 
 def check_as_many_keys(q_cuts, k_cuts, name):
-    """Sequences of no more queries than keys: a query reads an input at its place among the keys."""
+    """Check that no sequence has more queries than keys: queries read an input at their place among the keys."""
     if at_hand(q_cuts) and at_hand(k_cuts):
         for b, (queries, keys) in enumerate(zip(q_cuts.diff().tolist(), k_cuts.diff().tolist())):
             if queries > keys:
@@ -186,7 +186,7 @@ def check_as_many_keys(q_cuts, k_cuts, name):
 
 
 def refuse_gradients(learnable, **tensors):
-    """Tensors that get no gradient; those in `learnable` would with another spec."""
+    """Refuse tensors that get no gradient; those in `learnable` would get one with another spec."""
     for name, x in tensors.items():
         if x is not None and x.requires_grad:
             mend = "set `grad: true` for it in the spec, or " if name in learnable else ""
@@ -195,7 +195,7 @@ def refuse_gradients(learnable, **tensors):
 
 
 def check_no_gradient(algorithm, *tensors):
-    """Tensors of an algorithm that has no backward pass."""
+    """Refuse tensors that require gradients, for an algorithm without a backward pass."""
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
         spec = f"its spec says `algorithm: {algorithm}`"
         raise RuntimeError(f"attention: this package has the forward pass only, {spec}; call it under torch.no_grad()")
@@ -218,9 +218,9 @@ def plain(kind):
 
 
 def entries(q, k, k_lens, k_starts, q_start, tokens):
-    """First row and number of each entry's queries, the same of its keys, and the first query's position: (B, 5).
+    """First row and number of each entry's queries, then of its keys, and the first query's position: (B, 5).
 
-    All of it stays on the device. Rows that a tensor does not have count for none. `tokens`: each query must be a token.
+    All values stay on the device. Rows that a tensor lacks are not counted. `tokens`: each query must be a token.
     """
     batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
     first = _whole_numbers("k_starts", k_starts, q, 0).clamp(0, keys)
@@ -234,14 +234,14 @@ def entries(q, k, k_lens, k_starts, q_start, tokens):
     if q_start is None and not tokens:
         skipped, rows = torch.zeros_like(begin), torch.full_like(begin, queries)
     else:
-        # what stands at no key's position is padding
+        # queries without a key at their position are padding
         skipped = (-begin).clamp(0, queries)
         rows = ((count - begin).clamp(max=queries) - skipped).clamp(min=0)
     return torch.stack((skipped, rows, first, count, begin + skipped), 1)
 
 
 def _whole_numbers(name, x, like, otherwise, dtypes=(torch.int32,)):
-    """A whole number for each batch entry."""
+    """An integer for each batch entry."""
     batch = like.shape[0]
     if x is None:
         return like.new_full((batch,), otherwise, dtype=torch.int32)
@@ -252,7 +252,7 @@ def _whole_numbers(name, x, like, otherwise, dtypes=(torch.int32,)):
 
 
 def as_int(name, x, minimum=None, maximum=None, divides=False):
-    """x as an int, whatever library it comes from; not 0 where it `divides` whole numbers, which have no quotient then."""
+    """x as an int, from any library; not 0 if it `divides`, as integers have no quotient by 0."""
     if isinstance(x, bool) or not isinstance(x, (int, torch.SymInt)):
         x = _converted(name, x, "int", operator.index)
     _check_limits(name, x, minimum, maximum)
@@ -269,7 +269,7 @@ def as_bool(name, x):
 
 
 def as_float(name, x, minimum=None, maximum=None):
-    """x as a number that a float32 has room for, whatever library it comes from."""
+    """x as a number within the range of float32, from any library."""
     if isinstance(x, bool) or not isinstance(x, (int, float, torch.SymInt, torch.SymFloat)):
         x = _converted(name, x, "float", float)
     if not -LARGEST <= x <= LARGEST:
@@ -286,13 +286,13 @@ def _check_limits(name, x, minimum, maximum):
 
 
 def _shown(x):
-    """A number as messages show it: of no more digits than somebody would read."""
-    x = float(x) if isinstance(x, (float, torch.SymFloat)) else int(x)  # texts take no number that is traced
+    """A number as messages show it, without more digits than anybody would read."""
+    x = float(x) if isinstance(x, (float, torch.SymFloat)) else int(x)  # a traced number cannot be formatted
     return f"one of {x.bit_length()} bits" if isinstance(x, int) and x.bit_length() > 64 else x
 
 
 def _converted(name, x, kind, convert):
-    """A number of another library; a tensor's would have to come from its device, and a text is none."""
+    """A number of another library; not from a tensor, which would have to be copied from its device, nor from text."""
     if not isinstance(x, (bool, str, bytes, bytearray, torch.Tensor)):
         try:
             return convert(x)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8e28627211dedfc3
-#   text hash     b03e3a15de0996e7
+#   content hash  4e6d239eea02c98c
+#   text hash     508fe5579ee848e2
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -27,14 +27,14 @@ def reference(
 ):
     """Attention between the blocks of 64 positions that a mask allows.
 
-    Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
-    Under autocast, too, which casts q, k and v to its dtype first.
+    Takes and returns what `attention` does, on any device; computes in float32, or in float64 for float64 inputs.
+    The same holds under autocast, which first casts q, k and v to its dtype.
     """
     return _reference(q, k, v, k_lens, k_starts, q_start, block_mask, scale, return_lse)
 
 
 def _reference(q, k, v, k_lens, k_starts, q_start, in_block_mask, scale, return_lse):
-    """What `reference` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    """The body of `reference`; from here on, names from the spec begin with `in_`, as in the kernels."""
     _check(q, k, v)
     if torch.is_autocast_enabled(q.device.type):
         rounded = torch.get_autocast_dtype(q.device.type)
@@ -63,14 +63,14 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_block_mask, scale, return_
                     scale,
                     q_begin,
                 )
-        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        # an empty sum of each, 0, connects to autograd the inputs that no result depends on
         nothing = sum(x[None][:0].sum() for x in (q, k, v))
         out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
 
 
 def _check(q, k, v):
-    """Tells of shapes that do not go with each other."""
+    """Raises an error for shapes that do not fit together."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 4:
             raise ValueError(f"{name}: expected 4 axes (batch, tokens, heads, head size), got shape {tuple(x.shape)}")
@@ -85,7 +85,7 @@ def _check(q, k, v):
 
 
 def _attend(q, k, v, in_block_mask, scale, q_begin):
-    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
+    """Attention of a batch with sequences of equal length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
 
     `q_begin` is the position of the first query.
     """
@@ -99,7 +99,7 @@ def _attend(q, k, v, in_block_mask, scale, q_begin):
     q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
-    if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
+    if 0 in (q.shape[0], q_len, k_len):  # no element for terms to index
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse
     in_block_mask = in_block_mask[(None,) * (4 - in_block_mask.dim())].expand(
@@ -114,9 +114,9 @@ def _attend(q, k, v, in_block_mask, scale, q_begin):
 
 
 def _parts(q, k, k_lens, k_starts, q_start):
-    """Of each batch entry its number, its rows of queries, its rows of keys, each as a range, and its first position.
+    """For each batch entry, its index, its rows of queries and of keys, each as a range, and its first position.
 
-    Queries at no key's position are left out where `q_start` says which they have.
+    If `q_start` gives positions, queries without a key at their position are left out.
     """
     batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
 
@@ -136,7 +136,7 @@ def _parts(q, k, k_lens, k_starts, q_start):
 
 
 def _part(x, rank, places):
-    """x of so many axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
+    """x with `rank` axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
     x = x[(None,) * (rank - x.dim())]
     for axis, (first, end) in places.items():
         x = x if x.shape[axis] == 1 else x.narrow(axis, first, end - first)
@@ -144,12 +144,12 @@ def _part(x, rank, places):
 
 
 def _scores(q, k):
-    """q·k of each query and key, (B, Hq, Tq, Tk)."""
+    """q·k for each query and key, (B, Hq, Tq, Tk)."""
     return torch.einsum("bihd,bjhd->bhij", q, k)
 
 
 def _weighted(score, v):
-    """The softmax of scores, times v, and its LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
+    """The softmax of scores times v, and its LSE; a row of only -inf gives 0, -inf and gradients of 0."""
     top = score.detach().amax(-1, keepdim=True)
     top = torch.where(top == -math.inf, 0.0, top)
     weight = torch.exp(score - top)

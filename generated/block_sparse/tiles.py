@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5a8ed21c34e5af3d
-#   text hash     2dbbe1be83274f02
+#   content hash  587def33ddd19e36
+#   text hash     22df52674be6a996
 #   render with   attnforge render specs/block_sparse.yaml
-"""The shapes of tiles that kernels are launched with.
+"""The tile shapes with which kernels are launched.
 
-By kernel and by head sizes up to the number, (block_m, block_n, warps, stages): queries and keys of a tile, and what
-the compiler is told. The best stands first; those after it need less shared memory, for GPUs without room for it.
+For each kernel and for head sizes up to a number, (block_m, block_n, warps, stages): queries and keys of a tile, and
+options for the compiler. The best is first; the others need less shared memory, for GPUs without room for it.
 """
 
 # float16 and bfloat16, by `architecture` of runtime.py

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b89f6317a46b2ef5
-#   text hash     99324e5be9578c94
+#   content hash  e0bb26cacf8a6a28
+#   text hash     a42601d015cec941
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e0d89613011983c7
-#   text hash     8c7fcd93dffc71fc
+#   content hash  7f07581ee947606a
+#   text hash     fbf15e5c74505e9b
 #   render with   attnforge render specs/bloom.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9479020f5927f33c
-#   text hash     2098b5951021a17b
+#   content hash  1a803a95922d8cf0
+#   text hash     db5ede7e10497d9b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1328831cd1f91103
-#   text hash     f1b61efefb8594ef
+#   content hash  0a7eea6a96143707
+#   text hash     108c3ca52655c7c0
 #   render with   attnforge render specs/causal.yaml
-"""Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
+"""Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .ranks import part, whole
 
 __all__ = ["attention", "part", "whole"]
 
-# the inputs of which a rank gives its part: their axes of tokens
+# inputs of which each rank passes its part: their axes of tokens
 INPUTS = {}
 
 
@@ -35,11 +35,11 @@ def attention(
     """Causal attention with grouped heads.
 
     q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv) are this rank's part of the tokens, as `part` cuts them.
-    Gradients of these are whole; those of anything else are this rank's share, to be added up as parameters' are.
+    Gradients of these are complete; those of anything else are this rank's share, to be summed like parameters'.
 
     group: the ranks, a process group or a DeviceMesh of one dimension; all if None
-    zigzag: whether a rank has a stretch of tokens from either end, in place of one stretch
-    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] of all ranks
+    zigzag: whether each rank has a stretch of tokens from either end, instead of a single stretch
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys in rows [k_starts[b], k_lens[b]) of all ranks
     q_start: int or int (B,), optional; the position of the first query of all ranks, needed beside k_lens or k_starts.
         If None, the last query of all lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
@@ -59,6 +59,8 @@ def attention(
         terms,
         placed=True,
         behind=True,
+        back=None,
+        angles=(),
         k_lens=k_lens,
         k_starts=k_starts,
         q_start=q_start,

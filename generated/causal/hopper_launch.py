@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b97b980fbb5af949
-#   text hash     fe742eac07ba7822
+#   content hash  0cde3a1a41ee9712
+#   text hash     9a796a2e637ecb59
 #   render with   attnforge render specs/causal.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

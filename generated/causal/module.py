@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c53b3386f3bd4ca6
-#   text hash     48d2d9873567ed23
+#   content hash  12bbdcb4cf98c562
+#   text hash     019af64126ff47da
 #   render with   attnforge render specs/causal.yaml
-"""The variant as a layer: projections and what else stands around `attention`."""
+"""The variant as a layer: `attention` with projections and whatever else a layer has."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .decode import append, attend_with_cache
 class Attention(torch.nn.Module):
     """Causal attention with grouped heads.
 
-    hidden_size: columns of x and of what comes back
-    num_heads, num_kv_heads: heads of queries, and of keys and values; as many if None
+    hidden_size: columns of x and of the result
+    num_heads, num_kv_heads: heads of queries, and of keys and values, which are as many if None
     head_dim: columns of a head, hidden_size // num_heads if None
     v_head_dim: columns of a head of values, head_dim if None
     bias: whether q_proj, k_proj, v_proj, o_proj and g_proj have one
     qk_norm: whether q_norm and k_norm, each an RMSNorm over head_dim, follow q_proj and k_proj
-    norm_eps: what they add to mean squares
-    output_gate: whether sigmoid(g_proj(x)) multiplies what goes into o_proj
+    norm_eps: added to their mean squares
+    output_gate: whether sigmoid(g_proj(x)) multiplies the input of o_proj
     scale: factor of q·k, 1 / sqrt(head_dim) if None
     """
 
@@ -81,12 +81,12 @@ class Attention(torch.nn.Module):
         k_starts: torch.Tensor | None = None,
         cache: Cache | None = None,
     ) -> torch.Tensor:
-        """What the layer makes of x (B, T, hidden_size), in its shape.
+        """The layer's result for x (B, T, hidden_size), in the same shape.
 
-        group: the ranks that share out the tokens, of which x has this rank's part; x has all tokens if None
-        zigzag: whether a rank has a stretch of tokens from either end, in place of one stretch
-        k_lens, k_starts: int32 (B,), optional; entry b has the tokens of rows k_starts[b] to k_lens[b], without the last one
-        cache: of `new_cache`, optional; x are tokens that follow those in it
+        group: the ranks among which tokens are divided, x being this rank's part; x has all tokens if None
+        zigzag: whether each rank has a stretch of tokens from either end, instead of a single stretch
+        k_lens, k_starts: int32 (B,), optional; entry b has the tokens in rows [k_starts[b], k_lens[b])
+        cache: from `new_cache`, optional; x has the tokens that follow those in it
         """
         if cache is not None and group is not None:
             raise ValueError("cache: expected none beside group, as a cache holds the tokens of one rank")
@@ -97,7 +97,7 @@ class Attention(torch.nn.Module):
         attend = (
             attention if group is None else functools.partial(context_parallel.attention, group=group, zigzag=zigzag)
         )
-        # view would not find the number of heads where there are no tokens
+        # view could not infer the number of heads if there are no tokens
         q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))
         k = self.k_norm(torch.unflatten(self.k_proj(x), -1, (-1, self.head_dim)))
         v = torch.unflatten(self.v_proj(x), -1, (-1, self.v_head_dim))
@@ -120,31 +120,31 @@ class Attention(torch.nn.Module):
         size = arguments.as_int("size", size, minimum=0)
         weight, heads = self.k_proj.weight, self.num_kv_heads
         if dtype is None:
-            dtype = arguments.cast(weight.new_empty(0))[0].dtype  # what projections give
+            dtype = arguments.cast(weight.new_empty(0))[0].dtype  # that of the projections' results
         k, v = (weight.new_empty((batch, size, heads, n), dtype=dtype) for n in (self.head_dim, self.v_head_dim))
         return Cache(k, v)
 
     def _decode(self, q, k, v, cache):
-        """Attention of new tokens, which join the cache."""
+        """Attention of new tokens, which are added to the cache."""
         if torch.is_grad_enabled():
             decode_arguments.refuse_gradients(q=q, k=k, v=v)
         q, k, v = arguments.cast(q, k, v)  # as `attention` does
         cache.append(k, v)
         if cache.longest == 0:
-            # nothing is cached that a prompt would have to read
+            # the cache was empty: a prompt reads nothing else
             out = attention(q, k, v, scale=self.scale)
         else:
             out = attend_with_cache(q, cache.k, cache.v, cache.seq_lens + q.shape[1], scale=self.scale)
-        cache.grow(q.shape[1])  # not sooner: a call that is refused leaves the cache as it was
+        cache.grow(q.shape[1])  # only now: a call that is refused leaves the cache unchanged
         return out
 
     def extra_repr(self) -> str:
-        """What the module's text says beside its parts."""
+        """The text of the module in its repr, besides its submodules."""
         return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}"
 
 
 def _start(k_lens, k_starts):
-    """The position of row 0, counted from an entry's first token; None where nothing is padded."""
+    """The position of row 0, counted from an entry's first token; None if nothing is padded."""
     if k_starts is not None:
         return -k_starts
     return None if k_lens is None else 0
@@ -153,16 +153,16 @@ def _start(k_lens, k_starts):
 class Cache:
     """Keys and values of the tokens that a layer has seen.
 
-    k (B, size, Hkv, D) and v (B, size, Hkv, Dv); seq_lens, int32 (B,), says how many tokens each sequence has.
+    k (B, size, Hkv, D) and v (B, size, Hkv, Dv); seq_lens, int32 (B,), has the number of tokens of each sequence.
     """
 
     def __init__(self, k: torch.Tensor, v: torch.Tensor):
         self.k, self.v, self.size = k, v, k.shape[1]
         self.seq_lens = torch.zeros(k.shape[0], dtype=torch.int32, device=k.device)
-        self.longest = 0  # at least what each sequence has: known without a look at the device
+        self.longest = 0  # upper bound of the lengths, known without reading from the device
 
     def append(self, k, v):
-        """Puts new tokens behind those of each sequence; `grow` counts them in."""
+        """Appends new tokens to each sequence; `grow` counts them."""
         tokens = k.shape[1]
         if k.shape[0] != len(self.seq_lens):
             raise ValueError(f"cache: expected a batch of {len(self.seq_lens)}, as it was made for, got {k.shape[0]}")
@@ -173,7 +173,7 @@ class Cache:
         append(k, v, self.k, self.v, slots)
 
     def grow(self, tokens):
-        """Counts in as many new tokens of each sequence, which `append` has put there."""
+        """Counts the new tokens of each sequence that `append` has stored."""
         self.seq_lens += tokens
         self.longest += tokens
 
@@ -181,7 +181,7 @@ class Cache:
         """Forgets all but the first tokens of each sequence: padding at the end of prompts, or drafts.
 
         lengths: int32 (B,)
-        longest: the largest of them, optional; without it no room is given back, as finding it would wait for the device
+        longest: the largest of them, optional; without it no room is freed, as finding it would wait for the device
         """
         shape = self.seq_lens.shape
         arguments.check_tensor(

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8b4109161e05a2bf
-#   text hash     5b1713d034c2ff15
+#   content hash  e6f76d6dbe6164d8
+#   text hash     40e53542b963a54d
 #   render with   attnforge render specs/causal_mha.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

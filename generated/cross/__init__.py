@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  044083d92c9ea941
-#   text hash     bf3fb3b6b84dc2ad
+#   content hash  76b5e341aa21ede4
+#   text hash     29040c56c30e46a2
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4a93f92378b038fb
-#   text hash     e4023076276e9a74
+#   content hash  6dae39a7fde4e39a
+#   text hash     5e9bfe635cbd292c
 #   render with   attnforge render specs/cross.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

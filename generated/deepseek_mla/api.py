@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b53fa5383fb7fc97
-#   text hash     3150fbb4fbd923b5
+#   content hash  73864dee45b356c3
+#   text hash     9497b6aab2ac2908
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -33,15 +33,15 @@ def attention(
     q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv); out is (B, Tq, Hq, Dv).
     Hq and Hkv are equal. float16, bfloat16 or float32, head sizes up to 512.
 
-    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
-    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
-        key's position are padding then, and give 0. If None, the last query lines up with the last key
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1
+    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries
+        without a key at their position are then padding and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
-    return_max_logit: whether to return, behind those, float32 (Hq,): the largest score that the softmax sees of each head
-        where the mask shows it; -inf where it shows nothing. No gradient
-    return_key_sums: whether to return at last, float32 (B, Hq, Tk), what each key gets of the softmax, summed over
-        the queries. No gradient
+    return_max_logit: whether to return, after those, float32 (Hq,): for each head, the largest score that its softmax sees
+        under the mask; -inf if nothing is visible. No gradient
+    return_key_sums: whether to return, as the last value, float32 (B, Hq, Tk): the softmax weights of each key, summed
+        over the queries. No gradient
     """
     q, k, v = arguments.cast(q, k, v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
@@ -49,7 +49,7 @@ def attention(
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
-        # kernels take maxima before they scale: the sign goes to q
+        # kernels take maxima before they scale, so the sign moves to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
@@ -60,7 +60,7 @@ def attention(
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
-    # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
+    # not earlier: once imported, triton ignores changes to TRITON_INTERPRET
     from . import launch
 
     dtype = q.dtype

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  40b4f87384e079d2
-#   text hash     11b17c6a0c6432df
+#   content hash  0552f7aa40299d3a
+#   text hash     760c6c65006c81a8
 #   render with   attnforge render specs/deepseek_mla.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b6dc3e8e8f7995d1
-#   text hash     29d5b2295c4a33f7
+#   content hash  45557593fd088470
+#   text hash     ef2ab8ffd2aeed78
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

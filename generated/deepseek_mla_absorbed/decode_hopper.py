@@ -1,74 +1,77 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8dc920118bbaca0d
-#   text hash     3c912d51c7338f95
+#   content hash  17c04054740a39cd
+#   text hash     17ca7b87ee6e8bab
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
-"""`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
+"""`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; its header has the other names.
 
-Keys have 576 columns, of which the first 512 are values, too. A program has a tile of BLOCK_M = 64 rows. In it one warp
-loads tiles of BLOCK_N keys, or four of float8, and three workers of four warps each share what is done with a tile:
+Keys have 576 columns, of which the first 512 are also the values. A program has a tile of BLOCK_M = 64 rows. One warp,
+or four for float8, loads tiles of BLOCK_N keys, and three workers of four warps each divide the work on a tile:
 
-    load_keys     waits until a half of a stage is free, and has the next tile of keys copied into it
-    convert_keys  the same of float8: it loads keys to registers, and stores them as float16, in which all products are then
-    score_keys    the product that makes the scores of all rows, and of these their weights
-    add_values    two workers, each for 256 columns of values: the product that adds the weighted values of a tile
+    load_keys     waits until a half of a stage is free, then has a half of the next tile of keys copied into it
+    convert_keys  the same for float8: loads keys to registers and stores them as float16, the type of all products then
+    score_keys    the product for the scores of all rows, and their weights
+    add_values    two workers, for 256 columns of values each: the product that adds the weighted values of a tile
 
-So one tile is scored while the values of the one before it are added up. A half of a stage is ready once all its bytes
-have come, and free once the worker whose values it holds is done with it: by then it has been scored. Two tiles of
-weights are handed on in turns; beside each stands what the sums of rows shrink by, and in the end what divides them.
+So one tile is scored while the values of the previous tile are added up. A half of a stage is ready when all its bytes
+have arrived, and free when the worker whose values it holds is done with it; by then it has been scored. Weights
+alternate between two tiles; with each come the factors that rescale earlier sums, and at the end those that normalise
+them.
 
-Copies are boxes of ROWS keys by 64 columns, which stand in one page: PAGE is a multiple of ROWS, unless there is but
-one page. Boxes of keys that no row sees are of page -1, which holds zeros. What comes along with keys that are seen,
-and is outside of [lo, hi), may be anything: scores hide it, and values are cleared. Rows of float8 are loaded one by one,
-each from its own page, and the others are 0.
+Copies are boxes of ROWS keys by 64 columns, each within one page: PAGE is a multiple of ROWS, unless there is only one
+page. Boxes of keys that no row sees are read from page -1, which gives zeros. Keys outside [lo, hi) that are copied
+along with visible ones may hold anything: their scores are masked, and their values cleared. Rows of float8 are loaded
+one by one, each from its own page, and the others are 0.
 
 Tensors in shared memory
-    q_buffer        [2, BLOCK_M, 256]: columns 0 to 511 of the queries; those behind stay in registers, q_rest, and so
-                    do the last 128 of these unless keys are float8
-    k_buffer        [2 * STAGES, BLOCK_N, 256]: columns 0 to 511 of keys, a half of them for each half of a stage
-    rest_buffer     [STAGES, BLOCK_N, 64]: the columns behind, which come with the first half
-    k_boxes         k_buffer as copies fill it, [8 * BOXES, 1, 1, ROWS, 64]: all boxes of 64 columns, then the next ones
+    q_buffer        [2, BLOCK_M, 256]: columns 0 to 511 of the queries; the rest stay in registers, q_rest, and so do
+                    the last 128 of these, unless keys are float8
+    k_buffer        [2 * STAGES, BLOCK_N, 256]: columns 0 to 511 of keys, one half of them per half of a stage
+    rest_buffer     [STAGES, BLOCK_N, 64]: the remaining columns, which arrive with the first half
+    k_boxes         k_buffer as copies fill it, [8 * BOXES, 1, 1, ROWS, 64]: all boxes of 64 columns, then the next
     rest_boxes      rest_buffer likewise, [BOXES, 1, 1, ROWS, 64]
     p_buffer        [2, BLOCK_M, BLOCK_N]: weights
-    shrinks         [2, BLOCK_M], float32: for each tile of weights, what the sums before are multiplied by
-    shares          [BLOCK_M], float32: what the last sums are multiplied by
-    k_scales        [STAGES, BLOCK_N], float32: what scores of each key are multiplied by; None unless float8 has a scale of each
-    v_scales        likewise, of values
+    shrinks         [2, BLOCK_M], float32: for each tile of weights, the factors that rescale earlier sums
+    shares          [BLOCK_M], float32: the factors that normalise the final sums
+    k_scales        [STAGES, BLOCK_N], float32: factors of scores per key; None unless float8 has scales per key
+    v_scales        likewise, for values
 
 Layouts
-    SCORES     [BLOCK_M, BLOCK_N] in registers, as a product leaves them; a quad of threads holds a row
+    SCORES     [BLOCK_M, BLOCK_N] in registers, the result layout of a product; a quad of threads holds a row
     OUT        [BLOCK_M, 256], likewise
     SUMS       [BLOCK_M, 8]: each thread adds up its own columns of SCORES
-    WIDE       [rows, 64], 16 bytes of a row in each thread, as memory takes them
-    BYTES      [BLOCK_N, columns], the same of float8
+    WIDE       [rows, 64], 16 bytes of a row in each thread, for accesses to memory
+    BYTES      [BLOCK_N, columns], the same for float8
     KEYS       [BLOCK_N], the rows of BYTES
 
 Symbols
-    sequences         what all warps take of the kernel's parameters: what they find sequences and splits by
+    sequences         the kernel parameters that all warps need: those by which they find sequences and splits
     arguments, results, places, factors
-                      what score_keys, add_values, load_keys and convert_keys take of the others
-    queries           q_buffer and the barrier of what comes into it
-    q_quarters        columns 0 to 511 of the queries by 128, as products take them
-    keys, boxes       k_buffer and rest_buffer, k_boxes and rest_boxes, with the same barriers, boxes with q_loaded
-    weights, totals   p_buffer with its barriers, and shrinks; shares with its barrier
-    scales            k_scales and v_scales; None twice where keys have no scales of their own
-    cache             what tells where rows of float8 and their scales stand, for one sequence and key head
-    q_loaded          a barrier that all queries of a tile have come from memory
-    k_ready, k_free   for each half of a stage a barrier that it is ready, and one that it is free
-    p_ready, p_free   for each tile of weights a barrier that it is there, and one that no worker needs it any more
-    shares_ready      a barrier that shares are there
-    STAGES            stages of the buffers of keys
-    at                tiles so far: this one has stage at % STAGES, in round at // STAGES
-    phase             a round's last bit: by it a barrier tells the round that a wait is for from the one before
-    turn              which of the two tiles of weights is at hand
-    WORKER            which of the two workers that add values this is
-    FLOAT8            whether keys are float8, which a tuple of their place and strides in steps of 16 bytes tells
-    ROWS, BOXES       keys of a box, and how many boxes all stages have for 64 columns
-    LAYOUT            the layout of tiles whose rows are asked for
+                      the other kernel parameters that score_keys, add_values, load_keys and convert_keys need
+    queries           q_buffer, and the barrier for the arrival of queries
+    q_quarters        columns 0 to 511 of the queries, 128 at a time, as operands of products
+    keys, boxes       k_buffer and rest_buffer, or k_boxes and rest_boxes, with the same barriers; boxes also has
+                      q_loaded
+    weights, totals   p_buffer with its barriers and shrinks; shares with its barrier
+    scales            k_scales and v_scales; both None unless each key has its own scale
+    cache             pointers and strides of float8 rows and their scales, for one sequence and key head
+    q_loaded          the barrier that signals that all queries of a tile have been loaded from memory
+    k_ready, k_free   for each half of a stage, the barriers that signal that it is ready, and that it is free
+    p_ready, p_free   for each tile of weights, the barriers that signal that it is stored, and that no worker needs it
+                      any more
+    shares_ready      the barrier that signals that shares are stored
+    STAGES            number of stages of the buffers of keys
+    at                number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
+    phase             phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    turn              index of the current one of the two tiles of weights
+    WORKER            index of this worker, one of the two that add values
+    FLOAT8            whether keys are float8: then k_desc is a tuple of their address and strides in steps of 16 bytes
+    ROWS, BOXES       keys of a box, and number of boxes in all stages for 64 columns
+    LAYOUT            the layout of tiles whose rows are wanted
     q_place           where the rows of a tile begin in q
-    place             rows of a tile; of k_buffer, a half of a stage
-    page, slot        a box's page, or without pages its sequence, and its place there; `slot` of splits as in
+    place             rows of a tile; for k_buffer, a half of a stage
+    page, slot        a box's page, or without pages its sequence, and its place there; `slot` of a split as in
                       decode_kernels.py
 """
 
@@ -89,7 +92,7 @@ copy_tile, view = runtime.gluon_copy_of_tiles(), runtime.gluon_view_of_tiles()
 
 @gluon.jit
 def find_work(sequences, GROUP: gl.constexpr, BLOCK_M: gl.constexpr):
-    """Sequence, tile, slot and key head of a program, tokens and keys, where its split begins, and whether it has any."""
+    """Sequence, tile, slot and key head of a program, tokens and keys, where its split begins, whether it has work."""
     (
         seq_lens_ptr, cu_seqlens_q_ptr, max_seqlen_k, reach, first_keys, tokens, longest, splits, split_size
     ) = sequences  # fmt: skip
@@ -105,14 +108,14 @@ def find_work(sequences, GROUP: gl.constexpr, BLOCK_M: gl.constexpr):
 
 @gluon.jit
 def find_rows(tile, q_len, kv_h, GROUP: gl.constexpr, BLOCK_M: gl.constexpr, LAYOUT: gl.constexpr):
-    """Places of a tile's rows, their tokens and their heads; rows behind the last one read what that one does."""
+    """Places of a tile's rows, their tokens and their heads; rows past the last one read what the last one reads."""
     place = tile * BLOCK_M + gl.arange(0, BLOCK_M, gl.SliceLayout(1, LAYOUT))
     return place, tl.minimum(place // GROUP, q_len - 1), kv_h * GROUP + place % GROUP
 
 
 @gluon.jit
 def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    """COUNT barriers, one for each stage of a buffer: they wait for as many ARRIVALS, and for all bytes expected."""
+    """COUNT barriers, one for each stage of a buffer; each waits for so many ARRIVALS, and for all expected bytes."""
     made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(COUNT):
         mbarrier.init(made.index(i), count=ARRIVALS)
@@ -121,13 +124,13 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 @gluon.jit
 def load_queries(q_ptr, q_place, inside, sign, q_buffer, room, WIDE: gl.constexpr):
-    """Put a tile of queries into shared memory, bit by bit; the last columns into `room`.
+    """Copy the bits of a tile of queries to shared memory, the last columns to `room`.
 
-    Where `sign` is negative they change theirs.
+    If `sign` is negative, queries change theirs.
     """
     place = q_ptr + q_place[:, None] + gl.arange(0, 64, gl.SliceLayout(0, WIDE))[None, :]
     for first in gl.static_range(0, 9, 5):
-        # five at a time wait for memory once
+        # five at a time, so that they wait for memory together
         strips = ()
         for strip in gl.static_range(first, min(first + 5, 9)):
             strips += (tl.load(place + strip * 64, mask=inside[:, None], other=0.0),)
@@ -140,7 +143,7 @@ def load_queries(q_ptr, q_place, inside, sign, q_buffer, room, WIDE: gl.constexp
 
 @gluon.jit
 def strip_of(q_buffer, room, STRIP: gl.constexpr):
-    """The place of columns STRIP * 64 to STRIP * 64 + 63 of a tile of queries: the last ones are in `room`."""
+    """The buffer of columns STRIP * 64 to STRIP * 64 + 63 of a tile of queries; the last columns are in `room`."""
     return q_buffer.index(STRIP // 4).slice(STRIP % 4 * 64, 64, 1) if STRIP < 8 else room
 
 
@@ -149,11 +152,11 @@ def copy_keys(
     at, k_start, b, kv_h, lo, hi, k_desc, pages_ptr, boxes, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     PAGE: gl.constexpr, ROWS: gl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys, a half of its columns as soon as there is room for it."""
+    """Copy one tile of keys, each half of its columns as soon as its buffer is free."""
     k_boxes, rest_boxes, k_ready, k_free, q_loaded = boxes
     COUNT: gl.constexpr = BLOCK_N // ROWS
     stage, phase = at % STAGES, at // STAGES & 1
-    # keys of a second tile would have queries wait behind them, without which no tile is done
+    # a second tile of keys must not delay the queries, which every tile needs
     mbarrier.wait(q_loaded, 0, pred=at == 1)
     for half in gl.static_range(2):
         place = stage * 2 + half
@@ -163,7 +166,7 @@ def copy_keys(
         for i in tl.range(0, COUNT):
             page, slot = b, k_start + i * ROWS
             if pages_ptr is not None:
-                # entries of keys that no row sees are not read: their pages may be somebody else's by now
+                # entries of keys that no row sees are not read: their pages may belong to other sequences by now
                 page = tl.load(pages_ptr + slot // PAGE, mask=(slot < hi) & (slot + ROWS > lo), other=-1)
                 slot = slot % PAGE
             if half == 0:
@@ -178,7 +181,7 @@ def load_keys(
     places, sequences, k_desc, pages_ptr, boxes, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """Copy the tiles of keys of a program, in their order."""
+    """Copy the tiles of keys of a program, in order."""
     (
         seq_lens_ptr, cu_seqlens_q_ptr, max_seqlen_k, reach, first_keys, tokens, longest, splits, split_size
     ) = sequences  # fmt: skip
@@ -203,9 +206,9 @@ def load_keys(
 
 @gluon.jit
 def convert_queries(q_buffer, room, dtype: gl.constexpr, WIDE: gl.constexpr):
-    """Make float16 of a tile of queries of bfloat16, `dtype`, in its place, each row over the unit that is returned.
+    """Convert a tile of bfloat16 queries to float16 in place, each row divided by its unit, which is returned.
 
-    The last columns are in `room`.
+    `dtype` is bfloat16; the last columns are in `room`.
     """
     largest = tl.abs(room.load(WIDE).to(dtype, bitcast=True))
     for strip in gl.static_range(8):
@@ -229,7 +232,7 @@ def convert_tile(
     at, k_start, page, lo, hi, cache, keys, scales, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, PAGE: gl.constexpr,
     BYTES: gl.constexpr
 ):  # fmt: skip
-    """Make float16 of one tile of keys, a half of its columns as soon as there is room for it; `page` moves on.
+    """Convert one tile of keys to float16, each half of its columns as soon as its buffer is free; `page` advances.
 
     Keys outside [lo, hi) are not even read: they are 0.
     """
@@ -252,7 +255,7 @@ def convert_tile(
         k_scale = tl.load(k_scale_ptr + k_scale_place, mask=inside, other=0.0)
         v_scale = tl.load(v_scale_ptr + v_scale_place, mask=inside, other=0.0)
     if pages_ptr is not None:
-        # a tile ahead: keys do not wait for the numbers of their pages
+        # one tile ahead, so that keys do not wait for their page numbers
         page = find_pages(pages_ptr, k_start + BLOCK_N, lo, hi, BLOCK_N, PAGE, KEYS)
     for half in gl.static_range(2):
         column = gl.arange(half * 256, half * 256 + 256, gl.SliceLayout(0, BYTES))
@@ -274,7 +277,7 @@ def convert_keys(
     factors, sequences, k_desc, pages_ptr, keys, scales, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PAGE: tl.constexpr
 ):  # fmt: skip
-    """Make float16 of the tiles of keys of a program, in their order."""
+    """Convert the tiles of keys of a program to float16, in order."""
     (
         seq_lens_ptr, cu_seqlens_q_ptr, max_seqlen_k, reach, first_keys, tokens, longest, splits, split_size
     ) = sequences  # fmt: skip
@@ -320,7 +323,7 @@ def convert_keys(
 def multiply(
     at, q_quarters, q_rest, q_unit, k_scales, keys, SCORES: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
-    """Products of a tile of queries and one of keys, times the factors of both, if they have any."""
+    """The product of a tile of queries and one of keys, times the factors of both, if any."""
     k_buffer, rest_buffer, k_ready, k_free = keys
     stage, phase = at % STAGES, at // STAGES & 1
     zeros = gl.full([q_rest.shape[0], BLOCK_N], 0.0, gl.float32, SCORES)
@@ -343,7 +346,7 @@ def multiply(
 def weigh(
     m, l, score, k_start, at, weights, v_scales, terms, BLOCK_N: tl.constexpr, mixed
 ):  # fmt: skip
-    """Hand on the weights of one tile of keys, and return what the running maximum and partial sums of rows become."""
+    """Hand on the weights of one tile of keys, and return the updated running maximum and partial row sums."""
     p_buffer, p_ready, p_free, shrinks = weights
     lo, hi, scale_log2, q_pos = terms
     # [BLOCK_N]
@@ -355,7 +358,7 @@ def weigh(
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
-    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
+    # a row that has seen no key yet has m = -inf: subtract 0 instead, as -inf - -inf is NaN
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score * scale_log2 - pivot[:, None])  # [BLOCK_M, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [BLOCK_M]
@@ -398,7 +401,7 @@ def score_keys(
         q_place = (token + row).to(tl.int64) * q_stride_token + h.to(tl.int64) * q_stride_head
         q_buffer, q_loaded = queries
         k_scales, v_scales = scales
-        room, q_unit = weights[0].index(0), None  # the first weights take its place
+        room, q_unit = weights[0].index(0), None  # the first weights overwrite it
         load_queries(q_ptr, q_place, place < count, scale, q_buffer, room, WIDE)
         mbarrier.arrive(q_loaded, count=1)
         if q_ptr.dtype.element_ty != q_buffer.dtype:
@@ -407,7 +410,7 @@ def score_keys(
         fence_async_shared()
         tl.debug_barrier()
         q_rest = room.load(gl.DotOperandLayout(0, SCORES, 2))
-        # what registers hold is not read from shared memory for each tile; with float8 the loader takes them
+        # registers save a read of shared memory for each tile; with float8 the loader needs them
         q_quarters = ()
         for quarter in gl.static_range(4):
             q_quarter = q_buffer.index(quarter // 2).slice(quarter % 2 * 128, 128, 1)
@@ -416,7 +419,7 @@ def score_keys(
             )
         tl.debug_barrier()
         if BY_HEAD:
-            # scales that all keys share are factors of rows, and of their result
+            # scales that all keys share become factors of the rows, and of their result
             unit = tl.load(
                 k_scale_ptr + b.to(tl.int64) * k_scale_stride_sequence + kv_h.to(tl.int64) * k_scale_stride_head
             )
@@ -454,7 +457,7 @@ def score_keys(
         shares, shares_ready = totals
         shares.store(tl.where(l == 0, 0.0, 1 / l))
         mbarrier.arrive(shares_ready, count=1)
-        # rows to which the split shows nothing: the LSE alone tells
+        # for rows to which the split shows nothing, only the LSE says so
         lse = tl.where(l == 0, float("-inf"), m + tl.log2(l))
         part = ((token + row).to(tl.int64) * Hq + h) * splits + slot
         tl.store(parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV + part, lse, mask=place < count)
@@ -465,14 +468,14 @@ def add_weighted(
     at, acc, k_start, lo, hi, keys, weights, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, OUT: gl.constexpr,
     WORKER: gl.constexpr
 ):  # fmt: skip
-    """Update acc with the weighted values of one tile, 256 columns of them."""
+    """Update acc with 256 columns of the weighted values of one tile."""
     k_buffer, rest_buffer, k_ready, k_free = keys
     p_buffer, p_ready, p_free, shrinks = weights
     place, turn = at % STAGES * 2 + WORKER, at & 1
     v_tile = k_buffer.index(place)
     mbarrier.wait(k_ready.index(place), at // STAGES & 1)
     if (k_start < lo) | (k_start + BLOCK_N > hi):
-        # a weight of 0 does not take away a NaN
+        # a weight of 0 does not remove a NaN
         WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
         k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(1, WIDE))
         inside = (k_pos >= lo) & (k_pos < hi)
@@ -495,7 +498,7 @@ def add_values(
     results, sequences, keys, weights, totals, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr, DV: tl.constexpr, BY_HEAD: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
-    """Store 256 columns of what a split gives to a program's rows."""
+    """Store 256 columns of a split's partial out of a program's rows."""
     (
         seq_lens_ptr, cu_seqlens_q_ptr, max_seqlen_k, reach, first_keys, tokens, longest, splits, split_size
     ) = sequences  # fmt: skip
@@ -541,7 +544,7 @@ def attend_split(
     PAGE: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BY_HEAD: tl.constexpr,
     OVERLAP: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """Store what a split of keys gives to a tile of rows: its part of out, and of the LSE."""
+    """Store the partial out and LSE of a split of keys for a tile of rows."""
     FLOAT8: gl.constexpr = isinstance(k_desc, tl.tuple)
     dtype: gl.constexpr = gl.float16 if FLOAT8 else k_desc.dtype
     STRIPS: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
@@ -587,7 +590,7 @@ def attend_split(
         k_scale_stride_head, v_scale_stride_sequence, v_scale_stride_page, v_scale_stride_token,
         v_scale_stride_head, pages_stride_sequence
     )  # fmt: skip
-    # the threads of workers get the registers that the loader leaves
+    # workers get the registers that the loader does not need
     gl.warp_specialize(
         [
             (score_keys, (

@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4d0d73ced4270778
-#   text hash     b7e23cfde2f9067f
+#   content hash  567d7ac3ff5f8aed
+#   text hash     e4f17d63047e0151
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
-"""The shapes of tiles that kernels are launched with.
+"""The tile shapes with which kernels are launched.
 
-By kernel and by head sizes up to the number, (block_m, block_n, warps, stages): queries and keys of a tile, and what
-the compiler is told. The best stands first; those after it need less shared memory, for GPUs without room for it.
+For each kernel and for head sizes up to a number, (block_m, block_n, warps, stages): queries and keys of a tile, and
+options for the compiler. The best is first; the others need less shared memory, for GPUs without room for it.
 """
 
 # float16 and bfloat16, by `architecture` of runtime.py

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eaa7628f33f19fbf
-#   text hash     58ccdc45f5bca7d6
+#   content hash  dc7d813ab945e2f4
+#   text hash     94fe402e88012dcf
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  672a53dcc82c84eb
-#   text hash     75c91b8454ed3a54
+#   content hash  fc3351f91030a95a
+#   text hash     92d455d59ed8a287
 #   render with   attnforge render specs/differential.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

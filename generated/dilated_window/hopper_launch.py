@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c4e1a44e5c8b74ba
-#   text hash     eebcba91e38e17cb
+#   content hash  1a25e759f58e46e0
+#   text hash     2b46382a70be2b20
 #   render with   attnforge render specs/dilated_window.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

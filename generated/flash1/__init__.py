@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  02013639b63d1886
-#   text hash     5e3c43054d4d3f38
+#   content hash  5ac37b4d46191584
+#   text hash     4c7af0667e55d265
 #   render with   attnforge render specs/flash1.yaml
-"""Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
+"""Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 
 After FlashAttention (2022), arXiv:2205.14135.
 """

@@ -1,11 +1,11 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  34138c626940f48c
-#   text hash     e89551a5925c96d9
+#   content hash  bb3378e2ae83f822
+#   text hash     5654d09519e0d15c
 #   render with   attnforge render specs/flash1.yaml
-"""Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
-sums stand in memory.
+"""Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
+with the accumulators in memory.
 
 Formula, in natural-log units; q and k are positions, in `q . k` the rows there
     score = scale * (q . k)
@@ -18,15 +18,15 @@ Softmax, in log2 units
     m = -inf, l = 0, acc = 0                            # before the first tile of keys
     m_new = max(m, largest s of the tile)
     p = exp2(s - m_new)                                 # 0 where the key is hidden
-    l_new = l * exp2(m - m_new) + sum of p              # acc, m and l of all queries stand in memory
-    acc = (acc * l * exp2(m - m_new) + p @ v) / l_new   # in the end out = acc
+    l_new = l * exp2(m - m_new) + sum of p              # acc, m and l of all queries are kept in memory
+    acc = (acc * l * exp2(m - m_new) + p @ v) / l_new   # at the end, out = acc
     lse = m + log2(l)
-    The LSE in memory is in log2 units, and inf for a row with no visible key: each exp2(s - lse) is 0 there, as is out.
-    launch.py hands it to users in natural-log units, as lse / LOG2E, and as -inf for such a row.
+    The LSE in memory is in log2 units. For a row with no visible key it is inf, so that each exp2(s - lse) is 0, and
+    out is 0. launch.py returns the LSE in natural-log units, lse / LOG2E, and -inf for such a row.
 
 Programs
-    forward   all of one query head of a batch entry; loads each tile of BLOCK_N keys once and walks along the tiles of
-              BLOCK_M queries that see it; the grid has one axis, in which heads run fastest
+    forward   all of one query head of a batch entry; loads each tile of BLOCK_N keys once and loops over the tiles of
+              BLOCK_M queries that see it; the grid has one axis, along which heads vary fastest
     There is no backward pass.
 
 Tensors, by their axes
@@ -36,51 +36,52 @@ Tensors, by their axes
     v               [B, k_total, Hkv, DV]
     lse             [B, Hq, q_total], float32, the LSE in log2 units
     acc; m, l       [B, Hq, q_total, DV]; [B, Hq, q_total], float32
-    x_desc          of q, k, v: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of pointer, width,
-                    strides
-    x_ptr, x_base   a pointer to x's first value; to the first one of the program's own
-    x_stride_a      how far x's values are apart along axis a; 0 where one stands for all
+    x_desc          for q, k, v: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of pointer,
+                    width, strides
+    x_ptr, x_base   pointers to the first value of x, and to the first one of the program's own values
+    x_stride_a      stride of x along axis a; 0 if one value stands for all
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
     score, p                 [BLOCK_M, BLOCK_N]
     acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M], in float32
-    BLOCK_M, BLOCK_N         queries and keys of a tile; launches take them from a table by kernel, GPU and head size
+    BLOCK_M, BLOCK_N         number of queries and of keys of a tile, from a table by kernel, GPU and head size
     BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0
 
 Symbols
     b                       batch entry
-    Hq, h                   query heads, and one of them
-    kv_h, GROUP             the key head that query head h reads, h // GROUP, and how many query heads share one
-    q_len, k_len            queries and keys of a sequence
+    Hq, h                   number of query heads, and the index of one
+    kv_h, GROUP             the key head that query head h reads, h // GROUP, and the number of query heads that share
+                            it
+    q_len, k_len            number of queries and of keys of a sequence
     DV                      head size of v and out
-    scale                   what q . k is multiplied by
+    scale                   factor of q . k
     scale_log2              scale * LOG2E
-    LOG2E                   log2(e): it turns natural-log units into log2 units
+    LOG2E                   log2(e): converts natural-log units to log2 units
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
-    q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up, unless the
-                            call tells another
+    q_begin                 the position of row 0: k_len - q_len, which aligns the last query with the last key, unless
+                            the call gives another
     q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
     k_first                 first position of a tile of keys
     k_last                  last position of a tile of keys, below k_len
-    first, last             tiles in [first, last) show something to the program's own tile
-    full_first, full_last   those in [full_first, full_last) show all to it: no step there needs the mask
+    first, last             range [first, last) of the tiles with something visible to the program's own tile
+    full_first, full_last   range of the tiles that are fully visible to it: no step there needs the mask
     mixed                   whether a step applies the mask
-    m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units
-    p                       weights, before they are divided by l
-    pivot                   what a step measures scores from; what it multiplies earlier sums by as m grows
-    q_offset, k_offset      first rows of a batch entry that count
-    q_total, k_total        rows of the tensors, in each batch entry
-    entries_ptr             what `find_entry` finds for each batch entry, and q_begin; None where all rows count
-    first_row               the first one of the program's batch entry and head in out, dq, dk or dv, of rows of one
-                            head each
-    queries, terms          tuples that a kernel makes for its steps: what none of them changes
-    PRECISION               how float32 is multiplied: ieee, or tf32 where PyTorch does so; 16-bit types do not heed it
-    BLOCK                   rows of a tile, in functions that serve both sides
+    m, l, acc               running maximum (in log2 units), denominator and numerator of the softmax
+    p                       weights, before the division by l
+    pivot                   the value that a step subtracts from scores; the factor of earlier sums as m grows
+    q_offset, k_offset      first row of a batch entry that counts
+    q_total, k_total        rows of the tensors per batch entry
+    entries_ptr             per batch entry, the values that `find_entry` returns, and q_begin; None if all rows count
+    first_row               first row of the program's batch entry and head in out, dq, dk or dv, as rows of one head
+                            each
+    queries, terms          tuples of the values that a kernel passes to every step and that no step changes
+    PRECISION               how float32 is multiplied: ieee, or tf32 if PyTorch uses it; no effect on 16-bit types
+    BLOCK                   rows of a tile, in functions used for both queries and keys
     ROWS, COLUMNS, WIDTH    rows and columns of a tile, and how many of the columns the tensor has
-    count                   how many rows or tokens there are: the index behind the last one
+    count                   number of rows or tokens: one past the last index
 """
 
 import triton
@@ -91,7 +92,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def tile_range(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
-    """Range of the tiles that intersect [lo, hi), and range of those inside [full_lo, full_hi)."""
+    """Range of the tiles that intersect [lo, hi), and of those inside [full_lo, full_hi)."""
     first = lo // BLOCK
     last = tl.maximum(tl.cdiv(hi, BLOCK), first)
     full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
@@ -113,7 +114,7 @@ def query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def find_entry(entries_ptr, b, q_total, k_total):
-    """First row and number of batch entry b's queries, and the same of its keys: all, where the call tells of none."""
+    """First row and number of the queries of batch entry b, then of its keys; all rows if entries_ptr is None."""
     q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     if entries_ptr is not None:
         entry_ptr = entries_ptr + 5 * b
@@ -124,11 +125,11 @@ def find_entry(entries_ptr, b, q_total, k_total):
 
 @triton.jit
 def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
+    """Load rows [first, first + ROWS) of a head by a TMA descriptor, or by pointers, with 0 from row `end` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
-        # strides count 16 bytes: so the compiler sees that it may load as many at once
+        # strides are in units of 16 bytes, so that the compiler can vectorise the loads
         ptr, WIDTH, stride_batch, stride_head, stride_row = desc
         STEP: tl.constexpr = 128 // ptr.dtype.element_ty.primitive_bitwidth
         row = first + tl.arange(0, ROWS)
@@ -145,16 +146,16 @@ def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr)
 
 @triton.jit
 def add_product(total, a, b, PRECISION: tl.constexpr):
-    """total + a @ b; float32 products are summed per tile first, which keeps rounding errors of long sums small."""
+    """total + a @ b; float32 products are summed per tile first, which keeps the rounding errors of long sums small."""
     if a.dtype == tl.float32:
-        # fma keeps the compiler from summing right into the total
+        # fma keeps the compiler from accumulating directly into the total
         return tl.fma(total, 1.0, tl.dot(a, b, input_precision=PRECISION))
     return tl.dot(a, b, total)
 
 
 @triton.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Store rows of a tile below row `count`, the first WIDTH columns of each."""
+    """Store the first WIDTH columns of a tile's rows below row `count`."""
     row = first + tl.arange(0, x.shape[0])
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]
@@ -166,7 +167,7 @@ def attend(
     k_tile, v_tile, q_start, queries, terms, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PRECISION: tl.constexpr, mixed
 ):  # fmt: skip
-    """Update the running softmax of one tile of queries, kept in memory, with one tile of keys."""
+    """Update the running softmax of one tile of queries, which is kept in memory, with one tile of keys."""
     q_desc, acc_base, m_base, l_base, DV, b, q_offset, h, q_len = queries
     q_begin, scale_log2, k_pos = terms
     # [BLOCK_M]
@@ -184,7 +185,7 @@ def attend(
         keep = k_pos[None, :] <= q_pos[:, None]  # causal
         score = tl.where(keep, score, float("-inf"))
     m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
-    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
+    # a row that has seen no key yet has m = -inf: subtract 0 instead, as -inf - -inf is NaN
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score * scale_log2 - pivot[:, None])
     l_old = l * tl.exp2(m - pivot)
@@ -192,11 +193,11 @@ def attend(
     l_new = l_old + added
     acc = add_product(acc * l_old[:, None], p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
     acc = acc / tl.where(l_new == 0, 1.0, l_new)[:, None]
-    # a row whose sums stay as they are keeps their bits: divided once more, they may round another way
+    # acc of a row to which nothing was added is not stored: another division could change its bits
     tl.store(acc_place, acc, mask=inside & (added != 0)[:, None])
     tl.store(m_base + row, m_new, mask=row < q_len)
     tl.store(l_base + row, l_new, mask=row < q_len)
-    # the next step may read what other threads wrote in this one
+    # the next step may read values that other threads wrote in this one
     tl.debug_barrier()
 
 
@@ -226,7 +227,7 @@ def forward(
         queries = (q_desc, acc_base, m_base, l_base, DV, b, q_offset, h, q_len)
         terms = (q_begin, scale_log2, k_pos)
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-        # a short tile at the end takes a mask
+        # a short last tile needs the mask
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last, num_stages=1):
             q_start = i * BLOCK_M
@@ -235,7 +236,7 @@ def forward(
                 k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
 
-    # rows without keys: 0, and an LSE that makes every weight 0
+    # rows without keys: out is 0, the LSE makes every weight 0
     for i in tl.range(0, tl.cdiv(q_len, BLOCK_M)):
         row = i * BLOCK_M + tl.arange(0, BLOCK_M)
         column = tl.arange(0, BLOCK_DV)

@@ -1,26 +1,26 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e91f522894b95006
-#   text hash     6ca0b58118c2edb2
+#   content hash  adbae4409c33d030
+#   text hash     a427f409f12b134d
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
+from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
 
 def attend(q, k, v, entries, scale):
-    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
+    """Out and LSE of checked arguments; the LSE is in log2 units, and inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, entries, max(scale, 1e-37))
 
 
 def natural(lse):
-    """The LSE as users know it."""
+    """The LSE for users: in natural-log units, -inf for a row without keys."""
     return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 
@@ -33,7 +33,7 @@ def _attend(
         return out.zero_(), lse.fill_(float("inf"))
     cache = runtime.LaunchCache.of("attend", q, k, v, entries)
     q, k, v = cache.readable(q, k, v)
-    # in float32: rounded at each step, sums of many would be off by as many roundings
+    # in float32: in 16 bits, sums would be rounded at every step
     acc = lse.new_zeros(*lse.shape, v.shape[-1])
     m = lse.new_full(lse.shape, float("-inf"))
     l = lse.new_zeros(lse.shape)

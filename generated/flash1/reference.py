@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6a15259e4b0be7ee
-#   text hash     1c4c142b21ab9e92
+#   content hash  5bf24a992204c9ae
+#   text hash     cef5420dc7bdba37
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -24,10 +24,10 @@ def reference(
     scale: float | None = None,
     return_lse: bool = False,
 ):
-    """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
+    """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 
-    Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
-    Under autocast, too, which casts q, k and v to its dtype first.
+    Takes and returns what `attention` does, on any device; computes in float32, or in float64 for float64 inputs.
+    The same holds under autocast, which first casts q, k and v to its dtype.
     """
     _check(q, k, v)
     if torch.is_autocast_enabled(q.device.type):
@@ -52,14 +52,14 @@ def reference(
                     scale,
                     q_begin,
                 )
-        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        # an empty sum of each, 0, connects to autograd the inputs that no result depends on
         nothing = sum(x[None][:0].sum() for x in (q, k, v))
         out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
 
 
 def _check(q, k, v):
-    """Tells of shapes that do not go with each other."""
+    """Raises an error for shapes that do not fit together."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 4:
             raise ValueError(f"{name}: expected 4 axes (batch, tokens, heads, head size), got shape {tuple(x.shape)}")
@@ -74,7 +74,7 @@ def _check(q, k, v):
 
 
 def _attend(q, k, v, scale, q_begin):
-    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
+    """Attention of a batch with sequences of equal length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
 
     `q_begin` is the position of the first query.
     """
@@ -85,7 +85,7 @@ def _attend(q, k, v, scale, q_begin):
     q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
-    if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
+    if 0 in (q.shape[0], q_len, k_len):  # no element for terms to index
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse
 
@@ -97,9 +97,9 @@ def _attend(q, k, v, scale, q_begin):
 
 
 def _parts(q, k, k_lens, k_starts, q_start):
-    """Of each batch entry its number, its rows of queries, its rows of keys, each as a range, and its first position.
+    """For each batch entry, its index, its rows of queries and of keys, each as a range, and its first position.
 
-    Queries at no key's position are left out where `q_start` says which they have.
+    If `q_start` gives positions, queries without a key at their position are left out.
     """
     batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
 
@@ -119,12 +119,12 @@ def _parts(q, k, k_lens, k_starts, q_start):
 
 
 def _scores(q, k):
-    """q·k of each query and key, (B, Hq, Tq, Tk)."""
+    """q·k for each query and key, (B, Hq, Tq, Tk)."""
     return torch.einsum("bihd,bjhd->bhij", q, k)
 
 
 def _weighted(score, v):
-    """The softmax of scores, times v, and its LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
+    """The softmax of scores times v, and its LSE; a row of only -inf gives 0, -inf and gradients of 0."""
     top = score.detach().amax(-1, keepdim=True)
     top = torch.where(top == -math.inf, 0.0, top)
     weight = torch.exp(score - top)

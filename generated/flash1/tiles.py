@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a52cc80f5cc24a72
-#   text hash     db86cf7cf4d1ce73
+#   content hash  fe4fd565235489e9
+#   text hash     b2647f857c0b17f0
 #   render with   attnforge render specs/flash1.yaml
-"""The shapes of tiles that kernels are launched with.
+"""The tile shapes with which kernels are launched.
 
-By kernel and by head sizes up to the number, (block_m, block_n, warps, stages): queries and keys of a tile, and what
-the compiler is told. The best stands first; those after it need less shared memory, for GPUs without room for it.
+For each kernel and for head sizes up to a number, (block_m, block_n, warps, stages): queries and keys of a tile, and
+options for the compiler. The best is first; the others need less shared memory, for GPUs without room for it.
 """
 
 # float16 and bfloat16, by `architecture` of runtime.py

@@ -1,26 +1,26 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  afcb809e2676ab2c
-#   text hash     a52a213245a85b49
+#   content hash  ccf2c539444438f4
+#   text hash     2b3979abc8492e7c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
+from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
 
 def attend(q, k, v, entries, scale):
-    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
+    """Out and LSE of checked arguments; the LSE is in log2 units, and inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, entries, max(scale, 1e-37))
 
 
 def natural(lse):
-    """The LSE as users know it."""
+    """The LSE for users: in natural-log units, -inf for a row without keys."""
     return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 

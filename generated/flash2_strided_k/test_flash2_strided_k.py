@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  920b7f1b4ba8cc9f
-#   text hash     43051cabdfdc5899
+#   content hash  27b1bfb6c7c1929b
+#   text hash     2c82d13b89f46949
 #   render with   attnforge render specs/flash2_strided_k.yaml
-"""Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
+"""Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
-How, and by which rule, says checks.py. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and dtypes;
-ATTNFORGE_ERRORS=FILE appends errors beside their limits, as JSON.
+checks.py has the checks and their acceptance rule. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and
+dtypes; ATTNFORGE_ERRORS=FILE appends errors with their limits, as JSON.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_asking_for_a_gradient_raises(name):
     VARIANT.check_gradient_refused(name)
 
 
-@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores of a hundred
+@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores reach a hundred
 def test_scale(scale):
     check(SMALL, scale=scale)
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0c5685360f6bd886
-#   text hash     e7e7a90402c950eb
+#   content hash  af8f3e693bfc1115
+#   text hash     ce74a90301079045
 #   render with   attnforge render specs/forgetting_transformer.yaml
-"""What each kernel of hopper_backward.py gets."""
+"""Launches of the kernels of hopper_backward.py."""
 
 import torch
 

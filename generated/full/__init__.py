@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bb10eedc1b013f78
-#   text hash     286f2f4993ce65f6
+#   content hash  0db5472b206a0dcf
+#   text hash     968305e99f55f59d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

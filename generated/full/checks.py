@@ -1,12 +1,12 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  8b9d5cf29f24e8cd
-#   text hash     21975b39fad7d1b9
+#   content hash  326abef21b4b33ae
+#   text hash     2c377389ec1b4d73
 #   render with   attnforge render SPEC
-"""What suites check and by which rule; what is a variant's own stands in the test file beside it.
+"""The checks of test suites and their acceptance rule; the test file next to it has what is specific to a variant.
 
-The test file imports the classes of tests that suit its variant, which it hands them as the fixture `variant`.
+The test file imports the test classes that apply to its variant, and passes it to them as the fixture `variant`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DEVICE = "cuda" if GPU else "cpu"
 
 @dataclass(frozen=True)
 class Case:
-    """Sizes of one call; a batch has one length, packed sequences have one each."""
+    """Sizes of one call; a batch has a single length, packed sequences have one each."""
 
     q_lens: tuple[int, ...]
     k_lens: tuple[int, ...]
@@ -89,7 +89,7 @@ class Make:
 
 
 def arguments(case, packed, q, k, v):
-    """The arguments that every variant takes: q, k and v as a case has them, and where sequences are cut."""
+    """The arguments of every variant: q, k and v in the dtype and layout of a case, and the cuts of sequences."""
     inputs = {name: laid_out(x.to(case.dtype), case.layout) for name, x in (("q", q), ("k", k), ("v", v))}
     if packed:
         for name, lens in (("q", case.q_lens), ("k", case.k_lens)):
@@ -100,29 +100,29 @@ def arguments(case, packed, q, k, v):
 
 
 def laid_out(x, layout):
-    """The same values behind other strides."""
+    """The same values with other strides."""
     if layout == "transposed":
         return x.transpose(-3, -2).contiguous().transpose(-3, -2)
-    if layout == "sliced":  # as one of q, k and v in one tensor
+    if layout == "sliced":  # as if q, k and v were slices of one tensor
         return torch.cat((x, torch.full_like(x, torch.nan)), -2)[..., : x.shape[-2], :]
     if layout == "expanded":
         return x[..., :1, :].expand(x.shape)
     if layout == "unaligned":
         return torch.nn.functional.pad(x, (1, 2), value=torch.nan)[..., 1:-2]
-    if layout == "shifted":  # rows as far apart as tiles ask for, but none of them on a boundary of 16 bytes
+    if layout == "shifted":  # row strides as tiles require, but no row on a boundary of 16 bytes
         return torch.nn.functional.pad(x, (1, 7), value=torch.nan)[..., 1:-7]
     return x
 
 
 def in_domain(x, held, length):
-    """A q or k of scores in the spec's domain: its last column holds their middle, the others are short."""
+    """A q or k whose scores are in the spec's domain: the last column gives the middle, the others are small."""
     x = x * (length / x.norm(dim=-1, keepdim=True))
     x[..., -1] = held
-    return x * x.shape[-1] ** 0.25  # half of what the scale takes away
+    return x * x.shape[-1] ** 0.25  # makes up for half of the scale
 
 
 def rope_angles(dims, count, *, still=False):
-    """Angles of so many positions, (count, dims / 2); `still` keeps the last pair of columns as it is."""
+    """Angles of `count` positions, (count, dims / 2); `still` leaves the last pair of columns unrotated."""
     speeds = 10000.0 ** (-torch.arange(0, dims, 2) / dims)
     if still:
         speeds[-1] = 0
@@ -140,9 +140,9 @@ def widened(inputs):
 
 
 def cases(small, *, packed, more_queries):
-    """Sizes around the tiles, lengths apart, groups of heads, head sizes apart and odd.
+    """Sizes around those of tiles, different lengths, groups of heads, different and odd head sizes.
 
-    `more_queries` asks for calls with more queries than keys too.
+    `more_queries` also asks for calls with more queries than keys.
     """
     if packed:
         lens = [(1,) * 8, (0, 33, 0, 1, 17, 0), *([(127, 129, 1, 0, 128), (1000, 3, 300)] if GPU else [])]
@@ -150,7 +150,7 @@ def cases(small, *, packed, more_queries):
         longer = [((40, 7, 33), (5, 0, 33))]
     else:
         lens = (1, 17, 127, 129, 1000, 4096) if GPU else (1, 33)
-        # errors of a few rows are no measure of each other: the shortest come in numbers
+        # errors of a few rows say little about each other: the shortest lengths come in larger batches
         pairs = [((n,) * (8 if n == 1 else 2 if n < 1000 else 1),) * 2 for n in lens]
         pairs += [((1,) * (8 if GPU else 4), (70,) * (8 if GPU else 4)), ((40, 40), (70, 70))]
         longer = [((70, 70), (20, 20))]
@@ -165,7 +165,7 @@ def cases(small, *, packed, more_queries):
     if os.environ.get("ATTNFORGE_FULL") == "1":
         every = enumerate(itertools.product(pairs, sizes, dtypes))
         return [Case(*pair, *heads[(i + i // len(heads)) % len(heads)], *d, dtype) for i, (pair, d, dtype) in every]
-    # each pair of lengths and each head size at least once with every dtype, no two dtypes alike
+    # each pair of lengths and each head size at least once with every dtype, combined differently for each
     count, found = max(len(pairs), len(sizes)), []
     for turn, dtype in enumerate(dtypes):
         for i in range(count):
@@ -175,9 +175,9 @@ def cases(small, *, packed, more_queries):
 
 
 def mistakes(*, packed, tensors=(), least=None):
-    """Wrong arguments by title: the argument, what makes it wrong, the error.
+    """Wrong arguments by title: the argument, a function that makes it wrong, the error.
 
-    `tensors` names those that a variant takes beside q, k and v, `least` its numbers that have a least value.
+    `tensors` names those that a variant takes besides q, k and v, `least` its numbers that have a minimum.
     """
     rows = slice(-1) if packed else (slice(None), slice(-1))
     found = {
@@ -199,12 +199,12 @@ def mistakes(*, packed, tensors=(), least=None):
 
 @dataclass(frozen=True)
 class Variant:
-    """What the checks ask of a variant."""
+    """What the checks need to know of a variant."""
 
     make_inputs: Callable[..., dict[str, Any]]  # the arguments of one call, for a case and a seed
     small: Case
     packed: bool
-    gradients: tuple[str, ...]  # the inputs that get gradients; none of a variant that has the forward pass only
+    gradients: tuple[str, ...]  # the inputs that get gradients; none if a variant has only the forward pass
     dropout: bool = False
     any_chunk: bool = True  # whether a row's bits are the same wherever a chunk of queries begins
 
@@ -217,10 +217,10 @@ class Variant:
         if not wanted:
             return {"out": out, "lse": lse}
         d_out, d_lse = upstream or self.upstream(inputs)
-        # the gradient of an LSE of -inf is 0, whatever comes in
+        # the gradient of an LSE of -inf is 0, whatever the incoming one is
         finite = torch.isfinite(lse.detach())
         loss = (out * d_out.to(out.dtype)).sum() + (torch.where(finite, lse, 0) * d_lse.to(lse.dtype)).sum()
-        # a term may leave out the score or take no slope: then autograd knows of no gradient where kernels write zeros
+        # a term may not use the score, or have no slope: then autograd has no gradient where kernels write zeros
         grads = torch.autograd.grad(loss, [inputs[name] for name in wanted], materialize_grads=True)
         return {"out": out.detach(), "lse": lse.detach()} | {"d" + name: x for name, x in zip(wanted, grads)}
 
@@ -231,7 +231,7 @@ class Variant:
         return d_out, make.floats((shape[1], shape[0]) if self.packed else (shape[0], shape[2], shape[1]))
 
     def check(self, case, /, *, _expanded_gradient=False, **changes):
-        """Holds out, LSE and all gradients of a case, some of its arguments changed, against the reference."""
+        """Compares out, LSE and all gradients of a case, with some arguments changed, with the reference."""
         __tracebackhide__ = True
         inputs = self.make_inputs(case) | changes
         upstream = ()
@@ -239,7 +239,7 @@ class Variant:
             d_out, d_lse = self.upstream(inputs)
             if _expanded_gradient:
                 d_out = torch.ones((), device=DEVICE).expand(d_out.shape)
-            # what the kernels receive: the gradient of out in the dtype of out
+            # as kernels receive it: the gradient of out in the dtype of out
             upstream = d_out.to(case.dtype), d_lse
 
         def rounding(inputs, *upstream):
@@ -267,20 +267,20 @@ class Variant:
         self.check_zeros(case, got, gold)
 
     def check_zeros(self, case, got, gold):
-        """Rows without keys and keys without rows give zeros, not small numbers."""
+        """Rows without keys and keys without rows give exact zeros, not small numbers."""
         __tracebackhide__ = True
         empty = (gold["out"] == 0).all(-1, keepdim=True)
         zeros = {"out": empty}
         if self.gradients:
             unseen = (gold["dv"] == 0).all(-1, keepdim=True)
-            # a row of which dropout leaves nothing has gradients yet
+            # a row of which dropout leaves nothing still has gradients
             zeros |= {"dv": unseen} if self.dropout else {"dv": unseen, "dq": empty, "dk": unseen}
         for name, zero in zeros.items():
             what = "not 0, where nothing is seen"
             refuse(f"{case}: {name}", what, zero & (got[name] != 0), got[name], gold[name])
 
     def check_size_1(self, name, axes):
-        """An input of size 1 along some axes stands for any size."""
+        """An input of size 1 along some axes is expanded to any size."""
         __tracebackhide__ = True
         x = self.make_inputs(self.small)[name]
         for axis in axes:
@@ -288,26 +288,26 @@ class Variant:
         self.check(self.small, **{name: x})
 
     def check_least(self, name):
-        """An input that is added to scores may hide what it stands beside by the least number of its dtype."""
+        """An input that is added to scores may hide pairs with the lowest number of its dtype."""
         __tracebackhide__ = True
         x = self.make_inputs(self.small)[name]
         x[..., x.shape[-2] // 2, :] = x[..., : x.shape[-1] // 2] = torch.finfo(x.dtype).min
         self.check(self.small, **{name: x})
 
     def check_operands(self, case):
-        """Holds the gradients of q, k and v of a call that wants no input's against the reference."""
+        """Compares the gradients of q, k and v with the reference, for a call that wants no gradients of inputs."""
         __tracebackhide__ = True
         replace(self, gradients=self.gradients[:3]).check(case)
 
     def check_gradient_alone(self, name):
-        """A gradient that is asked for alone is the one among all."""
+        """A gradient that is requested alone is the same as among all."""
         inputs = self.make_inputs(self.small)
         every, one = self.run(inputs), self.run(inputs, (name,))
         assert torch.equal(one["out"], every["out"])
         torch.testing.assert_close(one["d" + name], every["d" + name])
 
     def check_gradient_refused(self, name):
-        """A variant of the forward pass alone says so when a gradient is asked for."""
+        """A variant with only the forward pass says so if a gradient is requested."""
         inputs = self.make_inputs(self.small)
         inputs[name] = inputs[name].clone().requires_grad_()
         with pytest.raises(RuntimeError, match="has the forward pass only"):
@@ -316,7 +316,7 @@ class Variant:
             assert torch.equal(attention(**inputs), attention(**inputs | {name: inputs[name].detach()}))
 
     def check_far(self, case, monkeypatch):
-        """A case of many keys; the interpreter takes tiles as large as it likes them."""
+        """A case of many keys; the interpreter uses tiles of a size that suits it."""
         __tracebackhide__ = True
         if not GPU:
             from . import runtime
@@ -325,7 +325,7 @@ class Variant:
         self.check(case)
 
     def check_sums(self, name, axis, places, value, others=None):
-        """Sums over an input that has one value at some tokens, and another one at about a twentieth of all places."""
+        """Sums over an input with one value at some tokens, and another one at about a twentieth of all places."""
         __tracebackhide__ = True
         lens = (70, 0, 33) if self.packed else (70, 70)
         case = replace(self.small, q_lens=lens, k_lens=lens)
@@ -335,39 +335,39 @@ class Variant:
         self.check(case, **{name: x})
 
     def check_mistake(self, name, change, error):
-        """A wrong argument is named, with what was expected and what came."""
+        """A wrong argument is named, with what was expected and what it was."""
         inputs = self.make_inputs(self.small)
         with pytest.raises(error, match=f"^{name}: expected .*got"):
             attention(**inputs | {name: change(inputs[name])})
 
 
 TAMER = "say in the spec what makes sense: min and max of inputs, domain: {min: ..., max: ...} of the scores"
-# the relative rms that rounding may cost a yardstick, three times that of a gradient: more is no measure. Of 1,500
-# random specs on a GPU seven came to between a seventh and nine tenths of it, all others to far less.
+# the relative rms that rounding may cost a yardstick, three times that for a gradient: with more it measures nothing.
+# Of 1,500 random specs on a GPU, seven reached between a seventh and nine tenths of it, all others far less.
 SANE = {torch.bfloat16: 3e-2, torch.float16: 1.5e-2, torch.float32: 1e-4}
 NARROW = (torch.bfloat16, torch.float16, torch.float32)
 DRAWS = 8
-FEW = 4  # yardsticks that are enough for an error far within its limit
-MORE = 24  # draws beside them, where an error is little beyond its limit
-LONG = 2**23  # scores of a call from which on fewer draws have to do
+FEW = 4  # yardsticks that suffice for an error far within its limit
+MORE = 24  # further draws if an error is slightly beyond its limit
+LONG = 2**23  # scores of a call, from which on there are fewer draws
 PART = 2**22  # numbers that are rounded at a time
 ARITHMETIC = ("add", "sub", "rsub", "mul")
-# what kernels compute to a few units in the last place
+# functions that kernels compute to a few units in the last place
 FUNCTIONS = "cos div erf exp exp2 log log1p log2 pow reciprocal rsqrt sigmoid sin softplus sqrt tanh".split()
 PIECE = 256  # numbers that kernels add up with little more than one rounding
-SEVERAL = 16  # such pieces, whose roundings may all go one way
-# the axes of results, without the first one where sequences are packed
+SEVERAL = 16  # such pieces, whose roundings may all go in one direction
+# the axes of results, without the first one if sequences are packed
 AXES = dict.fromkeys(("out", "dq", "dk", "dv"), ("batch", "row", "head", "column")) | {"lse": ("batch", "head", "row")}
 
 
 class Near(AssertionError):
-    """An error so little beyond its limit that the draws of the yardstick may have been lucky ones."""
+    """An error so slightly beyond its limit that the draws of the yardstick may just have been lucky."""
 
 
 class Dithered(TorchDispatchMode):
-    """Rounds the result of each operation up or down by chance, of functions and of long sums further.
+    """Rounds the result of each operation up or down at random, results of functions and of long sums by more.
 
-    What needs no rounding stays.
+    Numbers that need no rounding stay as they are.
     """
 
     def __init__(self, seed):
@@ -377,7 +377,7 @@ class Dithered(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         found = function(*args, **kwargs or {})
         name, dtype = function.overloadpacket.__name__, getattr(found, "dtype", None)
-        # a reference keeps sums over tokens in float64; what it makes of them, kernels compute in float32
+        # a reference keeps sums over tokens in float64; kernels compute with them in float32
         summed = dtype == torch.float64 and name in (*ARITHMETIC, *FUNCTIONS)
         if any(x.alias_info for x in function._schema.returns) or not (dtype in NARROW or summed):
             return found
@@ -387,9 +387,9 @@ class Dithered(TorchDispatchMode):
         if name in ("bmm", "sum") and found.numel():
             added = args[0].shape[-1] if name == "bmm" else args[0].numel() // found.numel()
             pieces = added // PIECE
-            # roundings of many additions go either way
+            # roundings of many additions go in either direction
             reach += pieces if pieces < SEVERAL else math.isqrt(SEVERAL * pieces)
-        # scores of long rows would fill a GPU's memory several times over
+        # the scores of long rows would fill a GPU's memory several times over
         found_rows, rows = found[None], exact[None]
         axis, parts = max(range(rows.dim()), key=rows.size), max(1, rows.numel() // PART)
         for part, exact_part in zip(found_rows.chunk(parts, axis), rows.chunk(parts, axis)):
@@ -397,12 +397,12 @@ class Dithered(TorchDispatchMode):
         return found
 
     def rounded(self, exact, dtype, reach):
-        # the bits of a float64 that a narrower number lacks, and chance, up to so many of its units
+        # the bits of a float64 that a narrower number lacks, and random offsets of up to `reach` of its units
         lost = 2 ** (52 + int(math.log2(torch.finfo(dtype).eps)))
         bits, ends = exact.double().view(torch.int64), (lost * (1 - reach) // 2, lost * (1 + reach) // 2)
         chance = torch.randint(*ends, bits.shape, generator=self.generator, device=DEVICE)
-        moved = (bits + chance.to(bits.device)) & -lost  # numbers of the call stand on the CPU
-        # the units of the smallest numbers are larger than these
+        moved = (bits + chance.to(bits.device)) & -lost  # numbers of the call are on the CPU
+        # the smallest numbers have larger units than this assumes
         stays = (bits & (lost - 1) == 0) | (exact.abs() < 1e-300)
         return torch.where(stays, bits, moved).view(torch.float64)
 
@@ -416,17 +416,17 @@ def wide(x):
 
 
 def nudged(x, make):
-    """x in float32, each number moved by a unit in its last place: what comes in counts as rounded, too."""
+    """x in float32, each number moved by a unit in its last place: inputs count as rounded, too."""
     return x.float() * (1 + torch.finfo(torch.float32).eps * make.floats(x.shape).sign())
 
 
 def yardsticks(function, inputs, *upstream, more=False):
-    """Results of a reference that rounds as kernels do, once to the nearest number and some times by chance, or `more`.
+    """Results of a reference that rounds as kernels do: once to nearest, and several times at random, or `more` times.
 
-    How far one is off hangs on luck where few numbers stand or all cancel, and a kernel that adds in another order is
-    as right: its roundings are other ones. Several draws tell how far roundings can take a result.
+    The error of one result is a matter of luck if there are few numbers or they cancel, and a kernel that adds in
+    another order, with other roundings, is just as right. Several draws show how far roundings can move a result.
     """
-    # where rows are long there are many of them, which make up for fewer draws
+    # if there are many scores, they make up for fewer draws
     scores = inputs["q"].numel() // inputs["q"].shape[-1] * inputs["k"].shape[-3]
     if not more:
         yield function(inputs, *upstream)
@@ -439,8 +439,8 @@ def yardsticks(function, inputs, *upstream, more=False):
 
 
 def sure(case, name, got, gold, lows, scores):
-    """Whether these yardsticks are enough: the rms of all of them is at least such a share of that of a few."""
-    if os.environ.get("ATTNFORGE_ERRORS"):  # its lines have the limits of all
+    """Whether these yardsticks are enough: the rms over all draws is at least such a share of that over a few."""
+    if os.environ.get("ATTNFORGE_ERRORS"):  # its lines have limits from all draws
         return False
     try:
         accept(case, name, got, gold, lows, scores, share=(FEW / (DRAWS + 1)) ** 0.5)
@@ -450,9 +450,9 @@ def sure(case, name, got, gold, lows, scores):
 
 
 def accept(case, name, got, gold, lows, scores=0.0, share=1.0):
-    """The acceptance rule: an error may be little more than those of references that round as the kernels do.
+    """The acceptance rule: an error may be slightly more than those of references that round as kernels do.
 
-    `scores` tells how large those are that weigh, `share` which part of the limits an error may reach.
+    `scores` is the size of scores with weight, `share` the part of the limits that an error may reach.
     """
     __tracebackhide__ = True  # a failure shows its test and the numbers
     title, first = f"{case}: {name}", lows[0]
@@ -472,30 +472,30 @@ def accept(case, name, got, gold, lows, scores=0.0, share=1.0):
     def off(x):
         return torch.where(finite, x.to(got.dtype).double() - gold, 0.0)
 
-    # rows of one (batch, head, row), of one (batch, head) for the LSE; what has no such rows is taken whole
+    # rows of one (batch, head, row), or of one (batch, head) for the LSE; tensors without such rows are taken whole
     shape = gold.shape if name in AXES else (1, -1)
     size, error = torch.where(finite, gold, 0.0), off(got)
     row_size, row_error = (rms(x.reshape(shape)) for x in (size, error))
     yards = [(x.abs().max(), rms(x.reshape(shape))) for x in map(off, lows)]
     yard, row_yard = max(most for most, _ in yards), rms(torch.stack([rows for _, rows in yards], -1))
-    # a NaN or useless yardstick would pass anything; rounding a score of a thousand moves its weight by thousands of eps
+    # a NaN or useless yardstick would pass anything; rounding a score of 1000 moves its weight by thousands of eps
     steep = min(SANE[torch.float16], 16 * torch.finfo(torch.float32).eps * scores)
     sane = max(SANE[case.dtype], steep) * (3 if name.startswith("d") else 1)
     if not rms(row_yard.flatten()) <= sane * rms(size.flatten()) + 1e-2 * torch.finfo(case.dtype).eps:
         far = f"rounding alone puts the reference off by {rms(row_yard.flatten()):.3g} of {rms(size.flatten()):.3g}"
         raise RuntimeError(f"{title}: {far}, too much to judge by; {TAMER}")
 
-    # of thousands of rows some are off by little in each draw: they are held to what half of all rows are off by
+    # of thousands of rows, some have a small error in every draw: they are held to the median over all rows
     alive = row_yard[row_size > 0]
     row_yard = torch.maximum(row_yard, alive.median()) if alive.numel() else row_yard
 
-    # Of 17,136 results of right kernels of random specs on an NVIDIA H200, none came closer than two thirds to these
-    # limits: the factors leave room for the tails of chance. Faults leave it by orders of magnitude, as no draw is off by
-    # more than roundings. Sums in float32 on a GPU: torch adds in a tree what kernels add one by one. On an
-    # NVIDIA H200 the largest error seen is 4.3 times that of one yardstick, with a head size of 192 and single queries;
-    # a fault's is hundreds of times larger.
+    # Of 17,136 results of correct kernels of random specs on an NVIDIA H200, none exceeded two thirds of these limits:
+    # the factors leave room for the tails of chance. Faults exceed them by orders of magnitude, as draws have no errors
+    # but roundings. Sums in float32 on a GPU: torch adds in a tree what kernels add one by one. On an NVIDIA H200 the
+    # largest error seen is 4.3 times that of one yardstick, with a head size of 192 and single queries; that of a fault
+    # is hundreds of times larger.
     order = 3 if GPU and got.dtype == torch.float32 else 1
-    # what cancels to nothing in the reference leaves a few roundings of numbers around 1 in kernels
+    # numbers that cancel in the reference leave a few roundings of numbers around 1 in kernels
     limit = share * (2 * order * (yard + eps * size.abs().max()) + 5e-7)
     row_limit = share * (4 * order * torch.maximum(row_yard, eps * row_size) + 1e-6)
     worst = row_error / row_limit
@@ -509,7 +509,7 @@ def accept(case, name, got, gold, lows, scores=0.0, share=1.0):
 
 
 def refuse(title, what, wrong, got, gold, kind=AssertionError):
-    """Fails if anything is wrong, and tells the place that is furthest off."""
+    """Fails if anything is wrong, and reports the place with the largest error."""
     __tracebackhide__ = True
     if wrong.any():
         off = torch.where(wrong, (got.double() - gold).abs().nan_to_num(torch.inf, torch.inf), -1.0)
@@ -525,7 +525,7 @@ def rms(x):
 
 
 def note(title, error, limit, worst_row):
-    """Appends one line to the table of errors, where one is asked for."""
+    """Appends one line to the table of errors, if one is requested."""
     if path := os.environ.get("ATTNFORGE_ERRORS"):
         variant = __package__.rpartition(".")[2]
         line = {"test": f"{variant} {title}", "error": error.item(), "limit": limit.item(), "row": worst_row.item()}
@@ -538,7 +538,7 @@ LOG2E = 1 / math.log(2)
 
 @contextmanager
 def rounded_reference(dtype, *, backward):
-    """Has `reference` round operands of products to a dtype, as kernels do: a yardstick for their errors."""
+    """Makes `reference` round operands of products to a dtype, as kernels do: a yardstick for their errors."""
     module = sys.modules[reference.__module__]
     rotated, scores = getattr(module, "_rotated", None), module._scores
 
@@ -547,7 +547,7 @@ def rounded_reference(dtype, *, backward):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_weighted", weighted)
-        if rotated:  # what kernels have turned, they round
+        if rotated:  # kernels round what they have rotated
             patch.setattr(module, "_rotated", lambda *args: [Round.apply(x, dtype, "value") for x in rotated(*args)])
         if backward:
             patch.setattr(module, "_scores", lambda q, k: Round.apply(scores(q, k), dtype, "gradient"))
@@ -579,7 +579,7 @@ def rounded_weights(score, v, dtype, sink, kept):
 
 
 class RoundedWeights(torch.autograd.Function):
-    """The same, with gradients that make rounded weights of the LSE again."""
+    """The same, with gradients that recompute rounded weights from the LSE."""
 
     @staticmethod
     def forward(ctx, score, v, dtype, sink, kept):
@@ -620,33 +620,33 @@ class Round(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Ranges:
-    """A function of the kernels that works out which tiles to visit, to be held against brute force over the mask."""
+    """A kernel function that computes which tiles to visit, to be compared with brute force over the mask."""
 
-    kernel: Callable[..., None]  # writes what the function gives for all tiles of queries, or of keys
-    numbers: tuple[str, ...] = ()  # the arguments of `attention` that it takes, in its order
-    spans: int = 1  # the ranges of one tile
-    exact: bool = True  # whether single rows visit nothing but what they see
+    kernel: Callable[..., None]  # stores the result of the function for all tiles of queries, or of keys
+    numbers: tuple[str, ...] = ()  # the arguments of `attention` that it takes, in order
+    spans: int = 1  # number of ranges of one tile
+    exact: bool = True  # whether single rows visit only what they see
 
 
 @triton.jit
 def rows_of_tiles(first, k_len, TILE: tl.constexpr, COUNT: tl.constexpr):
-    """The first and last positions of the rows of so many tiles at once."""
+    """The first and last positions of the rows of COUNT tiles at once."""
     start = tl.arange(0, COUNT) * TILE + first
     return start, tl.minimum(start + TILE, k_len) - 1
 
 
 @triton.jit
 def store_range(found_ptr, span, found, COUNT: tl.constexpr):
-    """Writes one span's (first, full_first, full_last, last) of each tile to found_ptr (spans, 4, COUNT)."""
+    """Stores (first, full_first, full_last, last) of one span for each tile in found_ptr (spans, 4, COUNT)."""
     for place in tl.static_range(4):
         tl.store(found_ptr + (span * 4 + place) * COUNT + tl.arange(0, COUNT), found[place])
 
 
 def visible_keys(inputs):
-    """Which keys each query of a single head sees, (rows, keys): those whose score the reference has not hidden."""
+    """Which keys each query of a single head sees, (rows, keys): those whose score the reference does not hide."""
     module, scores = sys.modules[reference.__module__], []
     weighted = module._weighted
-    # a weight would be 0 of what is far below the others, too, and NaN where 0 is no score of the domain
+    # weights cannot tell: they are also 0 for scores far below the others, and NaN if the domain of scores lacks 0
     equal = {name: torch.zeros_like(inputs[name], dtype=torch.float64) for name in "qk"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -657,7 +657,7 @@ def visible_keys(inputs):
 
 
 def by_tiles(visible, own, other):
-    """Which tiles of `other` columns show something to tiles of `own` rows, and which show all."""
+    """Which tiles of `other` columns show something to tiles of `own` rows, and which show everything."""
     rows, columns = -visible.shape[0] % own, -visible.shape[1] % other
     some = torch.nn.functional.pad(visible, (0, columns, 0, rows))
     every = torch.nn.functional.pad(torch.nn.functional.pad(visible, (0, columns)), (0, 0, 0, rows), value=True)
@@ -666,12 +666,12 @@ def by_tiles(visible, own, other):
 
 
 def check_ranges(variant, case, rows, ranges):
-    """Tiles of `rows`, "queries" or "keys", visit all that they see, and what they see in part not without the mask."""
+    """Tiles of `rows`, "queries" or "keys", visit all that they see, and apply the mask to what they see in part."""
     inputs = variant.make_inputs(replace(case, Hq=1, Hkv=1))
     visible = visible_keys(inputs)
     lengths = {"q_len": visible.shape[0], "k_len": visible.shape[1]}
     numbers = [int(torch.as_tensor(inputs[name]).flatten()[0]) for name in ranges.numbers]
-    # single positions find the ends of ranges off by one, tiles those that were taken from the wrong end of a tile
+    # single positions reveal ranges that are off by one, tiles those taken from the wrong end of a tile
     for own, other in ((1, 1), (5, 1), (32, 32)):
         some, every = by_tiles(visible if rows == "queries" else visible.T, own, other)
         count = 1 << (len(some) - 1).bit_length()
@@ -746,7 +746,7 @@ class TestAnyVariant:
 
     def test_bits_hang_on_no_other_sequence(self, variant):
         eleven, one = (variant.make_inputs(replace(variant.small, q_lens=(2,) * n, k_lens=(40,) * n)) for n in (11, 1))
-        # of axes that count sequences, their cuts, their queries or their keys, what the first one has
+        # from axes of sequences, of their cuts, queries or keys, take the part of the first sequence
         alone = {
             name: x[tuple(map(slice, one[name].shape))] if isinstance(x, torch.Tensor) else x
             for name, x in eleven.items()
@@ -806,7 +806,7 @@ class TestAnyVariant:
 
 
 def run_on_nan(variant, inputs, upstream=None):
-    """What a call gives where new memory holds NaN, as the deterministic mode has it."""
+    """The result of a call if new memory holds NaN, as it does in deterministic mode."""
     torch.use_deterministic_algorithms(True)
     try:
         return variant.run(inputs, upstream=upstream)
@@ -855,7 +855,7 @@ class TestBackward:
 
 
 class TestLengths:
-    """Rows of a batch that are padding, and queries that stand elsewhere than at the end."""
+    """Rows of a batch that are padding, and queries that are not at the end."""
 
     @pytest.mark.parametrize(
         ("queries", "keys", "places"),
@@ -894,42 +894,42 @@ class TestLengths:
         rows, keys, later, end = 39 * size, 40 * size, 24 * size, 30 * size
         case = replace(variant.small, q_lens=(rows,), k_lens=(keys,), Hq=1, Hkv=1)
         inputs = variant.make_inputs(case) | whole_numbers({"k_lens": (keys,), "q_start": 1})
-        # what counts queries has as many rows as nothing else
+        # only axes of queries have this size
         chunk = {name: moved(x, rows, later) for name, x in inputs.items()} | {"q_start": 1 + later}
         others = [(inputs | whole_numbers({"k_lens": (end,)}), 0, end - 1)]
         others += [(chunk, later, rows)] if variant.any_chunk else []
         gold, got = reference(**widened(inputs)), attention(**inputs)
         for other, first, past in others:
             known = reference(**widened(other))[:, : past - first]
-            # those that see the same
+            # rows that see the same keys
             same = (known - gold[:, first:past]).abs().amax(-1) < 1e-9
             if same.any():
                 assert torch.equal(attention(**other)[:, : past - first][same], got[:, first:past][same])
 
 
 def row_by_row(a, b, dtype=None):
-    """The product of two matrices, a row of which hangs on no other one and not on its place, as in tensor cores.
+    """The product of two matrices, in which a row depends neither on other rows nor on its place, as in tensor cores.
 
-    Some libraries sum up the last rows of a matrix in another way than its first ones.
+    Some libraries sum the last rows of a matrix in another order than its first ones.
     """
     return sum((a[:, i, None] * b[i] for i in range(1, len(b))), a[:, 0, None] * b[0]).astype(dtype)
 
 
 def moved(x, rows, by):
-    """A tensor with what it has for later rows in the place of the first ones; others as they are."""
+    """A tensor with later rows moved to the place of the first ones; tensors without such an axis are unchanged."""
     for axis in range(x.dim()) if isinstance(x, torch.Tensor) else ():
         x = x.roll(-by, axis) if x.shape[axis] == rows else x
     return x
 
 
 def whole_numbers(places):
-    """The same arguments, several numbers as a tensor."""
+    """The same arguments, with tuples of numbers as tensors."""
     made = {name: torch.tensor(x, dtype=torch.int32, device=DEVICE) for name, x in places.items() if type(x) is tuple}
     return places | made
 
 
 class TestPacked:
-    """Rows of packed tensors that no sequence has, and cuts that are wrong."""
+    """Rows of packed tensors that belong to no sequence, and wrong cuts."""
 
     @pytest.mark.parametrize(
         "places", [(3, 38, 78, 78, 80), (0, 5, 38, 78, 148), (0, 33, 33, 34, 35), (100,) * 5], ids=str
@@ -982,7 +982,7 @@ class TestPacked:
     def test_bits_hang_on_neither_chunk_nor_prefix(self, variant, monkeypatch):
         if not GPU:
             monkeypatch.setattr("numpy.matmul", row_by_row)  # the interpreter's
-        # axes are found by their size, so these are sizes that no table has
+        # axes are found by their size, so no table may have these sizes
         rows, keys, later, end = (379, 401, 240, 300) if GPU else (37, 41, 24, 30)
         inputs = variant.make_inputs(replace(variant.small, q_lens=(rows,), k_lens=(keys,), Hq=1, Hkv=1))
         others = [(part(inputs, rows, keys, 0, end), 0)] + [
@@ -992,14 +992,14 @@ class TestPacked:
         for other, first in others:
             known = reference(**widened(other))
             past = first + len(known)
-            # those that see the same
+            # rows that see the same keys
             same = (known - gold[first:past]).abs().amax(-1) < 1e-9
             if same.any():
                 assert torch.equal(attention(**other)[same], got[first:past][same])
 
 
 def part(inputs, rows, keys, later, end):
-    """Of a sequence of more keys than queries the queries from a later one on, and the keys up to an end."""
+    """From a sequence of more keys than queries, the queries from a later one on, and the keys up to an end."""
     past = rows - (keys - end)
     kept = {rows: slice(later, past), keys: slice(end)}
     found = {
@@ -1020,13 +1020,13 @@ def cut(places):
 
 
 class TestDropout:
-    """What the seed and the share of dropped weights decide."""
+    """The effects of the seed and of the share of dropped weights."""
 
     def test_dropout_is_a_matter_of_the_seed(self, variant):
         inputs = variant.make_inputs(variant.small)
         first, again, other = (attention(**inputs | {"seed": seed}) for seed in (5, 5, 5 + 2**32))
         assert torch.equal(first, again)
-        # chance may leave few rows the same
+        # by chance, a few rows may be the same
         assert first.any(-1).sum() < 20 or not torch.equal(first, other)
         variant.check(variant.small, seed=5 + 2**32)
 
@@ -1034,7 +1034,7 @@ class TestDropout:
         inputs = variant.make_inputs(replace(variant.small, q_lens=(200,), k_lens=(200,)))
         inputs["v"] = torch.ones_like(inputs["v"])
         plain, dropped = (attention(**inputs | {"dropout_p": share})[..., 0] for share in (0.0, 0.3))
-        apart = (dropped - plain)[plain > 0]  # of rows that see a key
+        apart = (dropped - plain)[plain > 0]  # for rows that see a key
         if apart.numel() < 50:
             pytest.skip("too few rows to tell a share from chance")
         assert 0 < apart.mean().abs() < 4 * apart.std() / apart.numel() ** 0.5
@@ -1048,7 +1048,7 @@ class TestDropout:
         shares = (dropped / plain)[plain > 1e-3]
         if shares.numel() < 100:
             pytest.skip("too few weights for one in ten to be kept for certain")
-        steps = 65536 / shares[shares > 0].median()  # those that are kept are multiplied by 65536 over a whole number
+        steps = 65536 / shares[shares > 0].median()  # weights that are kept are multiplied by 65536 / n, n an integer
         assert abs(steps - steps.round()) < 0.01
 
     @pytest.mark.parametrize("share", [0.99, 0.999999])
@@ -1066,7 +1066,7 @@ class TestDropout:
 
 
 class TestStatistics:
-    """What attention returns beside out and LSE: the largest logit of each head, and what each key gets."""
+    """What attention returns besides out and LSE: the largest logit of each head, and the weight that each key gets."""
 
     def test_statistics(self, variant):
         case = replace(variant.small, dtype=torch.bfloat16) if GPU else variant.small
@@ -1081,7 +1081,7 @@ class TestStatistics:
                 return measured(inputs)
 
         got, gold = measured(inputs, attention), measured(widened(inputs))
-        # sums over queries, and the largest of many, hang less on luck than rows do
+        # sums over queries, and maxima of many, depend less on luck than rows do
         lows = list(itertools.islice(yardsticks(rounding, inputs), 4))
         for name in gold:
             accept(case, name, got[name], gold[name], [x[name] for x in lows])

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  74d2b603605b4831
-#   text hash     542e3461410ab38e
+#   content hash  4d2820ef6b13ad37
+#   text hash     6240e08f2956ccf7
 #   render with   attnforge render specs/full.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

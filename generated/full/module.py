@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  78d9b2bb8ec478f1
-#   text hash     2f6477e6dc451ac5
+#   content hash  a39232671e5e0f67
+#   text hash     3bb92114bf55d970
 #   render with   attnforge render specs/full.yaml
-"""The variant as a layer: projections and what else stands around `attention`."""
+"""The variant as a layer: `attention` with projections and whatever else a layer has."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .api import attention
 class Attention(torch.nn.Module):
     """Softmax attention without a mask.
 
-    hidden_size: columns of x and of what comes back
-    num_heads, num_kv_heads: heads of queries, and of keys and values; as many if None
+    hidden_size: columns of x and of the result
+    num_heads, num_kv_heads: heads of queries, and of keys and values, which are as many if None
     head_dim: columns of a head, hidden_size // num_heads if None
     v_head_dim: columns of a head of values, head_dim if None
     bias: whether q_proj, k_proj, v_proj, o_proj and g_proj have one
     qk_norm: whether q_norm and k_norm, each an RMSNorm over head_dim, follow q_proj and k_proj
-    norm_eps: what they add to mean squares
-    output_gate: whether sigmoid(g_proj(x)) multiplies what goes into o_proj
+    norm_eps: added to their mean squares
+    output_gate: whether sigmoid(g_proj(x)) multiplies the input of o_proj
     scale: factor of q·k, 1 / sqrt(head_dim) if None
     """
 
@@ -75,10 +75,10 @@ class Attention(torch.nn.Module):
         k_lens: torch.Tensor | None = None,
         k_starts: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """What the layer makes of x (B, T, hidden_size), in its shape.
+        """The layer's result for x (B, T, hidden_size), in the same shape.
 
-        context: (B, Tk, hidden_size), optional; keys and values are made of it, not of x
-        k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
+        context: (B, Tk, hidden_size), optional; keys and values are computed from it, not from x
+        k_lens, k_starts: int32 (B,), optional; entry b has the keys in rows [k_starts[b], k_lens[b])
         """
         if x.dim() != 3:
             raise ValueError(f"x: expected shape (B, T, hidden_size), got {tuple(x.shape)}")
@@ -87,7 +87,7 @@ class Attention(torch.nn.Module):
         keys = x if context is None else context
         if keys.dim() != 3 or keys.shape[-1] != self.hidden_size:
             raise ValueError(f"context: expected shape (B, Tk, {self.hidden_size}), got {tuple(keys.shape)}")
-        # view would not find the number of heads where there are no tokens
+        # view could not infer the number of heads if there are no tokens
         q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))
         k = self.k_norm(torch.unflatten(self.k_proj(keys), -1, (-1, self.head_dim)))
         v = torch.unflatten(self.v_proj(keys), -1, (-1, self.v_head_dim))
@@ -106,12 +106,12 @@ class Attention(torch.nn.Module):
         return self.o_proj(out)
 
     def extra_repr(self) -> str:
-        """What the module's text says beside its parts."""
+        """The text of the module in its repr, besides its submodules."""
         return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}"
 
 
 def _start(k_lens, k_starts):
-    """The position of row 0, counted from an entry's first token; None where nothing is padded."""
+    """The position of row 0, counted from an entry's first token; None if nothing is padded."""
     if k_starts is not None:
         return -k_starts
     return None if k_lens is None else 0

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3b086c2aa3dfe019
-#   text hash     c2111248de47bcc1
+#   content hash  fe992b6c6272c91e
+#   text hash     e0eb307a8878cf75
 #   render with   attnforge render specs/full.yaml
-"""The package as the attention of models of the library transformers: `register` gives it a name there.
+"""The package as an attention implementation for models of the library transformers: `register` names it there.
 
 Written for transformers 5.23. A layer whose window, cap, sinks, bias or mask is not the spec's is refused.
 """
@@ -26,7 +26,7 @@ SPEC = "full"
 
 
 def register(name: str = f"attnforge_{SPEC}") -> str:
-    """The name, once models may be given it as `attn_implementation`."""
+    """Register the package for models; return its name, for `attn_implementation`."""
     if not isinstance(name, str):
         raise TypeError(f"name: expected a string, got {name!r}")
     for word in ("flash", "sdpa", "flex", "eager", "/", "|"):
@@ -52,10 +52,10 @@ def attend(
     is_causal=None,
     **kwargs,
 ):
-    """(out, None): what a layer takes for its attention, out (B, Tq, Hq, Dv), and for the weights.
+    """(out, None): the attention of a layer, out (B, Tq, Hq, Dv), and None in place of the weights.
 
-    query (B, Hq, Tq, D), key (B, Hkv, Tk, D) and value (B, Hkv, Tk, Dv), rotated where the model does so
-    attention_mask: what `mask` gave, or None
+    query (B, Hq, Tq, D), key (B, Hkv, Tk, D) and value (B, Hkv, Tk, Dv), rotated if the model does so
+    attention_mask: the result of `mask`, or None
     """
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
@@ -101,9 +101,9 @@ def mask(
     device="cpu",
     **kwargs,
 ):
-    """Where entries' keys begin and end: int32 (B, 2, 1, 1); None where nothing is padded.
+    """Where each entry's keys begin and end: int32 (B, 2, 1, 1); None if nothing is padded.
 
-    The four axes are those of a mask, which models hand on unread. attention_mask (B, keys) may be padded on either
+    The four axes are those of a mask, which models pass on unread. attention_mask (B, keys) may be padded on either
     side, without holes.
     """
     config = kwargs.get("config")
@@ -128,23 +128,23 @@ def mask(
 
 
 def _rows(attention_mask):
-    """The keywords of `attention` by what `mask` made."""
+    """The keywords of `attention`, from the result of `mask`."""
     if attention_mask is None:
         return {}
-    # without a position: queries of another sequence stand at none of the keys
+    # without a position: queries of another sequence have no position among the keys
     first, end = _numbers(attention_mask)
     return {"k_starts": first, "k_lens": end}
 
 
 def _may_wait(q_length, device):
-    """Whether a look at values on the device may wait for it: once in a pass over more than one token."""
+    """Whether reading values may wait for the device: once in a pass over more than one token."""
     if q_length == 1 or torch.compiler.is_compiling():
         return False
     return torch.device(device).type != "cuda" or not torch.cuda.is_current_stream_capturing()
 
 
 def _check(holds, told, wait):
-    """An error if something does not hold: here, or on the device where nothing waits for it."""
+    """Raise an error if something does not hold: here, or on the device if nothing may wait for it."""
     if not wait:
         runtime.assert_on_device(holds, told)
     elif not holds:
@@ -159,7 +159,7 @@ def _is_full(attention_mask, tokens, wait):
 
 
 def _keys(attention_mask, batch_size, kv_length, kv_offset, device, wait):
-    """The rows (B,) of each entry's first key and behind its last one."""
+    """The row of each entry's first key, and the row after its last one: both (B,)."""
     if attention_mask is None:
         first = torch.zeros(batch_size, dtype=torch.int32, device=device)
         return first, first + kv_length
@@ -174,18 +174,18 @@ def _keys(attention_mask, batch_size, kv_length, kv_offset, device, wait):
 
 
 def _columns(*columns):
-    """Numbers of each entry (B,) with the four axes of a mask; those of all entries lie side by side."""
+    """Numbers of each entry (B,), with the four axes of a mask; each number is contiguous over the entries."""
     return torch.stack(torch.broadcast_tensors(*columns)).to(torch.int32).T[:, :, None, None]
 
 
 def _are_columns(attention_mask):
-    """Whether it looks like what `mask` makes: a ready mask has a last axis of all keys."""
+    """Whether it looks like a result of `mask`: a ready mask has a last axis of all keys."""
     numbers = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
     return numbers and attention_mask.dim() == 4 and attention_mask.shape[3] == 1
 
 
 def _numbers(attention_mask):
-    """The columns of what `mask` made."""
+    """The columns of a result of `mask`."""
     if torch.compiler.is_compiling():
         return _unbound(attention_mask)
     return _once(_unbound, attention_mask)
@@ -195,31 +195,31 @@ def _unbound(attention_mask):
     if not _are_columns(attention_mask):
         got = getattr(attention_mask, "shape", type(attention_mask).__name__)
         raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
-    # each of them in one piece
+    # each of them contiguous
     return attention_mask[:, :, 0, 0].T.contiguous().unbind()
 
 
-LAST = {}  # by what made them: the tensors of the last call, and what became of them
+LAST = {}  # by function: the tensor of its last call, and the result
 
 
 def _once(make, x, *more):
-    """What is made of a tensor, made anew only for another one, or where it was written to."""
+    """make(x, *more), computed again only for another tensor, or after a write to it."""
     last, version = LAST.get(make), 0 if x.is_inference() else x._version
     if last is None or last[0] is not x or last[1] != (version, *more):
         last = LAST[make] = x, (version, *more), make(x, *more)
     return last[2]
 
 
-# types of models some of whose layers make attention, or a mask of all pairs, themselves, while others ask by its name
+# model types in which some layers compute attention, or a mask of all pairs, themselves; others look it up by name
 IN_PART = ("bigbird_pegasus", "doge", "git", "informer")
-ASKS = {}  # a class of configurations -> whether all layers of its models leave attention to what has the name
+ASKS = {}  # a class of configurations -> whether all layers of its models look attention up by name
 
 
 @torch.compiler.assume_constant_result
 def _asks(configs):
-    """Whether all layers of a class's models leave attention to what has the name, as far as is known.
+    """Whether all layers of a class's models look attention up by name, as far as is known.
 
-    Others would take what `mask` gives for a mask of all pairs, and None for one that hides nothing.
+    Other layers would take the result of `mask` for a mask of all pairs, and None for one that hides nothing.
     """
     if configs not in ASKS:
         ASKS[configs] = _asks_by_source(configs)
@@ -227,9 +227,9 @@ def _asks(configs):
 
 
 def _asks_by_source(configs):
-    """The same, as transformers finds it out where a model that is there already gets another attention.
+    """The same, found out as transformers does if an existing model gets another attention.
 
-    A class without models of its own stands for the models of the one that it derives from.
+    A class without models of its own stands for the models of its base class.
     """
     for base in configs.__mro__:
         if vars(base).get("model_type") in IN_PART:

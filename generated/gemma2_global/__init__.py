@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f728d2cc373c727d
-#   text hash     0edc259ccc18b9ac
+#   content hash  62c06cacae575457
+#   text hash     793d68fe2d3c06de
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c4af37abe39d8cf9
-#   text hash     bd3d2995bd036a8f
+#   content hash  ca79ce8746892e41
+#   text hash     840a4df71502cbdc
 #   render with   attnforge render specs/gemma2_global.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ce6df05fa91ad521
-#   text hash     19153b5c6939fe5b
+#   content hash  2b31ac5c2151e8fc
+#   text hash     35406e117f95fa57
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

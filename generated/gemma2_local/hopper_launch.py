@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  81a507d29123eaa8
-#   text hash     f0665380d6696c36
+#   content hash  81e4174455cce29a
+#   text hash     9e62ffadc2fb06c3
 #   render with   attnforge render specs/gemma2_local.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

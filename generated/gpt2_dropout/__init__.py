@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  84101c5f675e2682
-#   text hash     230cb5f7e7848550
+#   content hash  f72a0804f6bf310b
+#   text hash     c1bdb349510d5e64
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

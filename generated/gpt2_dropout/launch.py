@@ -1,26 +1,26 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1a1fd6257f1d6a4a
-#   text hash     9c0798c4d7b7ac61
+#   content hash  63b864ff097ee098
+#   text hash     9a6243518c2cfd1c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
+from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
 
 def attend(q, k, v, entries, dropout_p, seed, scale):
-    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
+    """Out and LSE of checked arguments; the LSE is in log2 units, and inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, entries, dropout_p, seed, max(scale, 1e-37))
 
 
 def natural(lse):
-    """The LSE as users know it."""
+    """The LSE for users: in natural-log units, -inf for a row without keys."""
     return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 
@@ -62,7 +62,7 @@ def _(q, k, v, entries, dropout_p, seed, scale):
 
 
 def _common(q, k, v, entries, block_m, block_n):
-    """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
+    """Values that several kernels share, by parameter: a launch passes on those that its kernel takes."""
     return dict(
         q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
         v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
@@ -136,10 +136,10 @@ _attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=4)
 
 
 def _drop_below(dropout_p):
-    """The 16-bit numbers below this one drop a weight; the largest never does."""
+    """The limit below which a 16-bit number drops a weight; the largest number never does."""
     return min(int(dropout_p * 65536 + 0.5), 65535)
 
 
 def _seed_kind(seed):
-    """What the compiler makes of a seed: nothing, or a number of 32 or of 64 bits."""
+    """How the compiler specialises a seed: None, or an integer of 32 or 64 bits."""
     return None if seed is None else 32 if -(2**31) <= seed < 2**31 else 64

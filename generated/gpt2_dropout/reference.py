@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1fb33303b0e6ab40
-#   text hash     f01f05faf49ff565
+#   content hash  51d91a909dd4e12a
+#   text hash     6c18c583df08ba5e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -28,8 +28,8 @@ def reference(
 ):
     """Causal attention with dropout of the weights, for training.
 
-    Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
-    Under autocast, too, which casts q, k and v to its dtype first.
+    Takes and returns what `attention` does, on any device; computes in float32, or in float64 for float64 inputs.
+    The same holds under autocast, which first casts q, k and v to its dtype.
     """
     _check(q, k, v)
     if torch.is_autocast_enabled(q.device.type):
@@ -58,14 +58,14 @@ def reference(
                     entry[0],
                     drawn=q_begin,
                 )
-        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        # an empty sum of each, 0, connects to autograd the inputs that no result depends on
         nothing = sum(x[None][:0].sum() for x in (q, k, v))
         out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
 
 
 def _check(q, k, v):
-    """Tells of shapes that do not go with each other."""
+    """Raises an error for shapes that do not fit together."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 4:
             raise ValueError(f"{name}: expected 4 axes (batch, tokens, heads, head size), got shape {tuple(x.shape)}")
@@ -80,9 +80,9 @@ def _check(q, k, v):
 
 
 def _attend(q, k, v, dropout_p, seed, scale, q_begin, entry=0, drawn=0):
-    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
+    """Attention of a batch with sequences of equal length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
 
-    `q_begin` is the position of the first query, `entry` the number of the first batch entry.
+    `q_begin` is the position of the first query, `entry` the index of the first batch entry.
     """
     batch = q.shape[0]
     q_len = q.shape[1]
@@ -94,7 +94,7 @@ def _attend(q, k, v, dropout_p, seed, scale, q_begin, entry=0, drawn=0):
     h = torch.arange(heads, device=device)[:, None, None]
     q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
-    if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
+    if 0 in (q.shape[0], q_len, k_len):  # no element for terms to index
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse
 
@@ -109,9 +109,9 @@ def _attend(q, k, v, dropout_p, seed, scale, q_begin, entry=0, drawn=0):
 
 
 def _parts(q, k, k_lens, k_starts, q_start):
-    """Of each batch entry its number, its rows of queries, its rows of keys, each as a range, and its first position.
+    """For each batch entry, its index, its rows of queries and of keys, each as a range, and its first position.
 
-    Queries at no key's position are left out where `q_start` says which they have.
+    If `q_start` gives positions, queries without a key at their position are left out.
     """
     batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
 
@@ -131,12 +131,12 @@ def _parts(q, k, k_lens, k_starts, q_start):
 
 
 def _scores(q, k):
-    """q·k of each query and key, (B, Hq, Tq, Tk)."""
+    """q·k for each query and key, (B, Hq, Tq, Tk)."""
     return torch.einsum("bihd,bjhd->bhij", q, k)
 
 
 def _weighted(score, v, *, kept):
-    """The softmax of scores, times v, and its LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
+    """The softmax of scores times v, and its LSE; a row of only -inf gives 0, -inf and gradients of 0."""
     top = score.detach().amax(-1, keepdim=True)
     top = torch.where(top == -math.inf, 0.0, top)
     weight = torch.exp(score - top)
@@ -150,7 +150,7 @@ def _weighted(score, v, *, kept):
 
 
 def _kept(dropout_p, seed, b, h, row, k):
-    """The factor of each weight: 0 where it is dropped, else 65536 / (65536 - n) for the n 65536ths that are."""
+    """The factor of each weight: 0 if it is dropped, else 65536 / (65536 - n), as n of 65536 are dropped."""
     words = _philox(seed, k // 8, row & 0xFFFFFFFF, h, b)
     lower, upper = torch.where(k % 4 < 2, words[0], words[1]), torch.where(k % 4 < 2, words[2], words[3])
     word = torch.where(k % 8 < 4, lower, upper)
@@ -160,7 +160,7 @@ def _kept(dropout_p, seed, b, h, row, k):
 
 
 def _philox(seed, *counter):
-    """Four random 32-bit words of a seed and four whole numbers: Philox4x32 in seven rounds."""
+    """Four random 32-bit words from a seed and four integers: Philox4x32 with seven rounds."""
     c0, c1, c2, c3 = counter
     key = [seed & 0xFFFFFFFF, seed >> 32]
     for _ in range(7):
@@ -171,6 +171,6 @@ def _philox(seed, *counter):
 
 
 def _product(x, factor):
-    """The upper and the lower half of a product of two 32-bit numbers, by pieces that int64 holds."""
+    """The upper and lower half of a product of two 32-bit numbers, from partial products that fit int64."""
     upper, lower = (x >> 16) * factor, (x & 0xFFFF) * factor
     return (upper + (lower >> 16)) >> 16, (((upper & 0xFFFF) << 16) + lower) & 0xFFFFFFFF

@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e86ce033600b60ef
-#   text hash     c69cb5e7daf8cfa9
+#   content hash  99543f5e35d6c9c2
+#   text hash     ffa2b316a9468f64
 #   render with   attnforge render specs/gpt2_dropout.yaml
-"""The shapes of tiles that kernels are launched with.
+"""The tile shapes with which kernels are launched.
 
-By kernel and by head sizes up to the number, (block_m, block_n, warps, stages): queries and keys of a tile, and what
-the compiler is told. The best stands first; those after it need less shared memory, for GPUs without room for it.
+For each kernel and for head sizes up to a number, (block_m, block_n, warps, stages): queries and keys of a tile, and
+options for the compiler. The best is first; the others need less shared memory, for GPUs without room for it.
 """
 
 # float16 and bfloat16, by `architecture` of runtime.py

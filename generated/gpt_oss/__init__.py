@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  35f836ea89f3be85
-#   text hash     613a64b95358c96d
+#   content hash  4864302234d7b31a
+#   text hash     5d2e11d5f640b796
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

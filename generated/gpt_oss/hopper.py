@@ -1,74 +1,74 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e2f92937318ded13
-#   text hash     6020666098ba46e7
+#   content hash  134444f1f8c34061
+#   text hash     a048424fd1c430a5
 #   render with   attnforge render specs/gpt_oss.yaml
-"""The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
+"""The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
-Programs take items in turns: tiles of BLOCK_M queries, the late ones of a group of heads first or, where all have as
-much to do, those of one head after the other; or pairs of a late and an early tile. In each program one warp loads, and
-workers of four warps take 64 of the queries each, side by side:
+Programs take items in turn. An item is a tile of BLOCK_M queries, or a pair of a late and an early tile. Late tiles of
+a group of heads come first; if all tiles have the same amount of work, one head follows the other. In each program one
+warp loads, and each worker, a group of four warps, computes 64 of the queries:
 
-    load_tiles   waits until a stage of a buffer is free, and has the next tile of keys or of values copied into it
-    work         for each tile of keys: the product that makes its scores, and without a wait the one that adds the
-                 weighted values of the tile before; then the weights of the first
+    load_tiles   waits until a buffer stage is free, then has the next tile of keys or values copied into it
+    work         for each tile of keys: issues the product for its scores and, without waiting, the product that adds
+                 the weighted values of the previous tile; then computes the weights of the current tile
 
-A stage is ready once all its bytes have come, and free once every worker is done with it; a barrier counts each.
-Tiles of keys are visited from the last to the first: mixed ones, then full ones.
-With bfloat16 a row's weights are measured from 2**63 times the largest one of the first tile that shows it a key: full
-tiles need no search for larger ones. If a row's weights add up to more than 2 by that, its LSE becomes NaN, and its
-tile is done once more; such rows then follow their largest score.
+A stage is ready when all its bytes have arrived, and free when every worker is done with it; each has a barrier.
+Tiles of keys are visited from the last to the first: mixed tiles, then full ones.
+With bfloat16 a row's weights are relative to 2**63 times the largest weight of the first tile that shows it a key, so
+full tiles need no search for a larger one. If the weights of a row then add up to more than 2, its LSE becomes NaN, and
+its tile is computed once more; in this second pass such rows track their largest score.
 
 Layouts
-    SCORES     [64, BLOCK_N] in registers, as a product leaves them; a quad of threads holds a row
+    SCORES     [64, BLOCK_N] in registers, the result layout of a product; a quad of threads holds a row
     OUT        [64, BLOCK_DV], likewise
-    WEIGHTS    [64, BLOCK_N] as the left operand of the product that makes OUT
+    WEIGHTS    [64, BLOCK_N] as the left operand of the product that computes OUT
     SUMS       [64, 8]: each thread adds up its own columns of SCORES
-    WIDE       [64, BLOCK_DV], 16 bytes of a row in each thread, as memory takes them
+    WIDE       [64, BLOCK_DV], 16 bytes of a row in each thread, for stores to memory
 
 Symbols
-    items, per_item    what programs take in turns, and its tiles of queries: 1, or 2 where they make pairs
-    tiles, group       tiles of queries of a head, and heads of a group
-    order              these four, which `digits` counts by
-    place, step        a program's item and the way to its next one, as (group, tile or pair, head of the group)
-    early, half        the number of an item's early tile; which tile of the item: 0 for the late one
-    STAGES, Q_STAGES   stages of the buffers of keys and of values, and of that of queries
-    queries, buffers   the buffer of queries with its barriers; those of keys and of values
-    WORKERS            how many workers a program has
-    WORKER             which of the workers this is
-    arguments          what workers take of the kernel's parameters
-    lengths            what the loader takes of the kernel's parameters
-    terms              a tuple that a worker, or the loader, makes for its steps: what none of them changes
-    x_buffer           tiles of x in shared memory, by stage
-    x_ready            for each of its stages a barrier that the tile has come
-    x_free             for each of its stages a barrier that all workers are done with the tile
+    items, per_item    number of items that programs take in turn, and of tiles of queries in each: 1, or 2 for pairs
+    tiles, group       number of tiles of queries of a head, and of heads in a group
+    order              these four, by which `digits` splits numbers
+    place, step        a program's item and the step to its next one, as (group, tile or pair, head within the group)
+    early, half        index of the early tile of an item; which tile of the item is current: 0 for the late one
+    STAGES, Q_STAGES   number of stages of the buffers of keys and of values, and of the buffer of queries
+    queries, buffers   the buffer of queries, and the buffers of keys and of values, with their barriers
+    WORKERS            number of workers in a program
+    WORKER             index of this worker
+    arguments          the kernel parameters that workers need
+    lengths            the kernel parameters that the loader needs
+    terms              a tuple that a worker or the loader builds for its steps: values that no step changes
+    x_buffer           tiles of x in shared memory, one per stage
+    x_ready            for each of its stages, the barrier for the tile's arrival
+    x_free             for each of its stages, the barrier at which all workers report that they are done with the tile
     scale_log2         scale * LOG2E
-    at                 tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
-    phase              a round's last bit: by it a barrier tells the round that a wait is for from the one before
-    visits             walks so far that had a tile
-    low, high          ends of the tiles of keys that rows of any worker see
-    begun              tiles of queries so far: this one has stage begun % Q_STAGES
-    ahead              tiles of keys before this one are copied ahead of the queries
-    others             the tile whose rows make scores with those of a tile of queries, or of keys
-    before             the stage of the tile before
-    turns              a barrier for each of three workers: it is its turn to issue products
-    packed             the weights of the tile before, two in each int32
-    OVERLAPPED         whether the product of the values before runs on while scores are weighed
-    rest               tiles before it are still to come
-    grows              whether m follows a row's largest score: with float16 always, else if it has outgrown its first
-                       keys
-    STEADY             whether m stays what it is for all rows of a tile
-    outgrown           whether a row's weights add up to too much of what they are measured from
-    nth                the number of a tile among those of its program, as far as 32 bits tell them apart
-    wanted             a pass goes through the tiles whose bits are set in it
-    asks, asked        the bits of tiles that a row asks for once more; the same of all workers' rows
-    asked_ready        a barrier that all workers have told
-    verdicts           for each stage and worker which rows have outgrown their first keys
-    AGAIN              whether this is the second pass through the program's tiles, in which few are wanted
-    counts             how many tiles there were before a pass, or are after it
-    first_lse          what the first pass left in the place of the LSE
-    entries_ptr        None, and not read: launches are the same for the portable kernel, which alone reads it
+    at                 number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
+    phase              phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    visits             number of ranges of tiles of keys so far that were not empty
+    low, high          range of the tiles of keys that rows of any worker see
+    begun              number of tiles of queries so far: the current one has stage begun % Q_STAGES
+    ahead              tiles of keys before this index are copied ahead of the queries
+    others             the second operand of the product for scores: a tile of keys, or of queries
+    before             the stage of the previous tile
+    turns              for each of three workers, the barrier at which it waits for its turn to issue products
+    packed             the weights of the previous tile, two in each int32
+    OVERLAPPED         whether the product with the previous values keeps running while weights are computed
+    rest               tiles of keys before this index remain
+    grows              whether m tracks a row's largest score: always with float16, otherwise if it has outgrown its
+                       first keys
+    STEADY             whether m stays unchanged for all rows of a tile
+    outgrown           whether the sum of a row's weights, which are relative to its first keys, is too large
+    nth                index of a tile among those of its program, modulo 32: its bit in wanted and asks
+    wanted             bit mask of the tiles that a pass visits
+    asks, asked        bit mask of the tiles for which a row asks for a second pass; the masks of all workers' rows
+    asked_ready        the barrier at which all workers report that they have asked
+    verdicts           for each stage and worker, which rows have outgrown their first keys
+    AGAIN              whether this is the second pass through the program's tiles, which visits few of them
+    counts             numbers of tiles so far, before or after a pass
+    first_lse          the LSE that the first pass stored
+    entries_ptr        None, and unused: only the portable kernel, which shares its launches, reads it
 """
 
 import triton
@@ -87,7 +87,7 @@ copy_tile = runtime.gluon_copy_of_tiles()
 
 @gluon.jit
 def digits(n, order):
-    """A number of items, n, as groups of heads, tiles, and heads within a group: heads run fastest, then tiles."""
+    """Split n into (group of heads, tile, head within the group); the head varies fastest, then the tile."""
     items, tiles, group, per_item = order
     of_group = tl.cdiv(tiles, per_item)
     return n // (of_group * group), n // group % of_group, n % group
@@ -95,7 +95,7 @@ def digits(n, order):
 
 @gluon.jit
 def add_digits(place, step, order):
-    """The sum of two such numbers, place and step, without a division."""
+    """Add two such numbers, place and step, without a division."""
     items, tiles, group, per_item = order
     of_group = tl.cdiv(tiles, per_item)
     head = place[2] + step[2]
@@ -107,7 +107,7 @@ def add_digits(place, step, order):
 
 @gluon.jit
 def outgrew(verdicts, stage, WORKERS: gl.constexpr):
-    """What workers have told of their 64 rows of a stage each, joined: 0 if none has outgrown its first keys."""
+    """The verdicts of all workers on their 64 rows of a stage, combined: 0 if no row has outgrown its first keys."""
     found = 0
     for worker in gl.static_range(WORKERS):
         told = verdicts.index(stage * WORKERS + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
@@ -117,14 +117,14 @@ def outgrew(verdicts, stage, WORKERS: gl.constexpr):
 
 @gluon.jit
 def heard(asked, asked_ready, WORKERS: gl.constexpr):
-    """Which tiles some worker asks for once more, as bits, once all have told."""
+    """Wait until all workers have asked; return the tiles that any of them wants a second pass for, as bits."""
     mbarrier.wait(asked_ready, 0)
     return outgrew(asked, 0, WORKERS)
 
 
 @gluon.jit
 def ask(asked, asked_ready, asks, WORKERS: gl.constexpr, WORKER: gl.constexpr):
-    """Tell which tiles rows of this worker ask for, and hear the others."""
+    """Publish which tiles the rows of this worker ask for, and return what all workers ask for."""
     asked.index(WORKER).store(asks)
     mbarrier.arrive(asked_ready, count=1)
     return heard(asked, asked_ready, WORKERS)
@@ -139,9 +139,9 @@ def matrix(buffer, i):
 
 @gluon.jit
 def score_product(rows, others, below, D: gl.constexpr, ADDS: gl.constexpr):
-    """The product, not waited for, of the rows of two tiles, on top of `below` if it ADDS to that.
+    """Issue, without waiting, the product of the rows of two tiles, added to `below` if ADDS is true.
 
-    It is made without the last 64 of 256 columns where they are empty.
+    If the last 64 of 256 columns are empty, they are left out.
     """
     if rows.shape[1] == 256 and D <= 192:
         left, right = rows.slice(0, 128, 1), others.slice(0, 128, 1).permute((1, 0))
@@ -154,7 +154,7 @@ def score_product(rows, others, below, D: gl.constexpr, ADDS: gl.constexpr):
 
 @gluon.jit
 def pack(p, dtype: gl.constexpr):
-    """Two weights of 16 bits, as `dtype`, in each int32: so they pass from step to step without being taken apart."""
+    """Pack weights as `dtype`, two in each int32: as 16-bit values they would be unpacked and repacked at each step."""
     even, odd = gl.split(p.reshape([p.shape[0], p.shape[1] // 2, 2]))
     if dtype == gl.bfloat16:
         return gl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [even, odd], gl.int32, True, 1)
@@ -164,7 +164,7 @@ def pack(p, dtype: gl.constexpr):
 
 @gluon.jit
 def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
-    """The weights, of type `dtype`, as the left operand of a product."""
+    """Unpack the weights, of type `dtype`, as the left operand of a product."""
     even = packed.to(gl.uint16).to(dtype, bitcast=True)
     odd = (packed >> 16).to(gl.uint16).to(dtype, bitcast=True)
     return gl.convert_layout(gl.join(even, odd).reshape([packed.shape[0], packed.shape[1] * 2]), WEIGHTS)
@@ -172,26 +172,26 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 @gluon.jit
 def of_registers(COLUMNS: gl.constexpr, SCORES: gl.constexpr):
-    """[64, COLUMNS], column - row, less what all registers of a thread have in common: the compiler knows it of each."""
+    """[64, COLUMNS], column - row without what a thread's registers have in common: a known constant per register."""
     column = gl.arange(0, COLUMNS, gl.SliceLayout(0, SCORES)) & ~6
     return column[None, :] - (gl.arange(0, 64, gl.SliceLayout(1, SCORES)) & 8)[:, None]
 
 
 @gluon.jit
 def apart(x):
-    """Integers as the compiler knows nothing of them: it would make bits of a word of comparisons of distances."""
+    """Integers made opaque to the compiler, which would pack comparisons of distances into the bits of a word."""
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], gl.int32, True, 1)
 
 
 @triton.constexpr_function
 def operands(result, results, inputs, given="f"):
-    """The constraints of PTX that has so many results and inputs, floats or words: `=&` where a result is written early."""
+    """Constraints of inline PTX with so many results and inputs, floats or words; `=&` marks results written early."""
     return ",".join([result] * results + [given] * inputs)
 
 
 @triton.constexpr_function
 def watching(count):
-    """PTX that goes on once `count` values of a thread are there; its branch is never taken: no arithmetic gives that NaN."""
+    """PTX that continues once `count` values of a thread are known; it never branches: no arithmetic gives that NaN."""
     found = [f"setp.eq{'.or' * (i > 0)}.s32 p, ${count + i}, 0x7fc12345{', p' * (i > 0)};" for i in range(count)]
     lines = [
         "{",
@@ -206,16 +206,16 @@ def watching(count):
 
 @gluon.jit
 def in_order(x, COUNT: gl.constexpr):
-    """Values x, COUNT in each thread, found before what follows begins: the assembler moves a wait up past all but a branch."""
+    """Values x, COUNT per thread, known before what follows begins: only branches stop the assembler hoisting waits."""
     constraints: gl.constexpr = operands("=&r", COUNT, COUNT, "r")
     return gl.inline_asm_elementwise(watching(COUNT), constraints, [x], gl.float32, False, COUNT)
 
 
 @triton.constexpr_function
 def shrinking(count):
-    """PTX that multiplies `count` values of a thread by factors of their rows: a warp whose factors are all 1 is done sooner.
+    """PTX that multiplies `count` values of a thread by their rows' factors; warps with factors of 1 alone skip it.
 
-    As a product leaves them, a thread's values are in two rows, two of the first, two of the second, and so on.
+    In the result of a product, a thread's values are in two rows: two of the first, two of the second, and so on.
     """
     lines = [
         "{",
@@ -230,7 +230,7 @@ def shrinking(count):
 
 @gluon.jit
 def shrunk(acc, shrink):
-    """The rows of acc, each times its factor: warps in which no row's largest score has grown have nothing to do."""
+    """The rows of acc, each times its factor; warps in which no row's largest score has grown skip the products."""
     COUNT: gl.constexpr = acc.shape[1] // 2  # of each of 128 threads
     return gl.inline_asm_elementwise(
         shrinking(COUNT), operands("=f", COUNT, 2 * COUNT), [acc, shrink[:, None]], gl.float32, False, COUNT
@@ -239,9 +239,9 @@ def shrunk(acc, shrink):
 
 @gluon.jit
 def as_stored(out, q_tile, WIDE: gl.constexpr, Q_STAGES: gl.constexpr):
-    """A tile of out with 16 bytes of a row in each thread: its values change threads in the memory of the queries.
+    """A tile of out with 16 bytes of a row in each thread, rearranged in the shared memory of the queries.
 
-    With one stage of these, the next ones already come there: values change threads of a warp, which keeps its rows.
+    With a single stage the next queries already arrive there: then each warp rearranges its own rows by itself.
     """
     if Q_STAGES == 1:
         return gl.convert_layout(out, gl.BlockedLayout([2, 8], [8, 4], [4, 1], [1, 0]))
@@ -253,7 +253,7 @@ def as_stored(out, q_tile, WIDE: gl.constexpr, Q_STAGES: gl.constexpr):
 
 @gluon.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
-    """Store rows of a tile below row `count`, the first WIDTH columns of each."""
+    """Store the first WIDTH columns of the rows of a tile, as far as they lie before row `count`."""
     row = first + gl.arange(0, x.shape[0], gl.SliceLayout(1, x.type.layout))
     column = gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]
@@ -264,7 +264,7 @@ def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
 def weigh(
     m, grows, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
-    """Weights of one tile of keys, and what `m` and the partial sums of their rows become by them."""
+    """Compute the weights of one tile of keys, and update `m` and the partial row sums with them."""
     scale_log2, q_pos = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
@@ -274,12 +274,12 @@ def weigh(
         score = tl.where(keep, score, float("-inf"))
     # [64]
     top = tl.max(score, 1) * scale_log2
-    # a row keeps what its first keys gave, with room for larger scores, unless it has outgrown that
+    # a row keeps the maximum of its first keys, with room for larger scores, unless it has outgrown that
     top = tl.where(grows, top, top + 63.0)
     m_new = tl.where(grows | (k_start + BLOCK_N > q_pos), tl.maximum(m, top), m)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
-    # a row that has seen neither key nor sink keeps m = -inf: measure it from the least number, or -inf - -inf is NaN
+    # a row that has seen neither key nor sink has m = -inf: subtract the least number instead, as -inf - -inf is NaN
     pivot = tl.maximum(m_new, -3.4028234e38)
     p = tl.exp2(score * scale_log2 - pivot[:, None])  # [64, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [64]
@@ -292,7 +292,7 @@ def weigh(
 def weigh_on(
     m, l, score, terms, OVERLAPPED: tl.constexpr
 ):  # fmt: skip
-    """Weights of one tile of keys that all rows see, measured from what those before were, and partial sums with them."""
+    """Compute the weights of a tile of keys that all rows see, with `m` unchanged, and update the partial row sums."""
     scale_log2, q_pos = terms
     p = tl.exp2(score * scale_log2 - m[:, None])  # [64, BLOCK_N]
     l += gl.convert_layout(partial_row_sums(p), l.type.layout, assert_trivial=True)
@@ -306,7 +306,7 @@ def attend_first(
     at, m, grows, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr,
     BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr
 ):  # fmt: skip
-    """Weights of the first tile of keys, which is mixed or may as well be taken for such."""
+    """Compute the weights of the first tile of keys, which is mixed or may be treated as mixed."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage = at % STAGES
     mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
@@ -324,9 +324,9 @@ def attend(
     BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WEIGHTS: tl.constexpr, WORKERS: tl.constexpr,
     WORKER: tl.constexpr, mixed
 ):  # fmt: skip
-    """Update (acc, m, l) with the scores of one tile of keys, and acc with the weighted values of the tile before.
+    """Update (acc, m, l) with the scores of one tile of keys, and acc with the weighted values of the previous tile.
 
-    Three workers issue their products in turns: what one then does to its scores, another one's products overlap.
+    Three workers issue their products in turn, so that one worker's softmax overlaps with the products of another.
     """
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage, before = at % STAGES, (at - 1) % STAGES
@@ -342,7 +342,7 @@ def attend(
         mbarrier.arrive(turns.index((WORKER + 1) % WORKERS), count=1)
     score = warpgroup_mma_wait(1, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    # the product of the values runs on while scores are weighed, where that is faster
+    # where that is faster, the product with the values keeps running while weights are computed
     OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
     STEADY: gl.constexpr = not mixed and v_buffer.dtype == gl.bfloat16
     if STEADY:
@@ -350,7 +350,7 @@ def attend(
     else:
         m, l, p, shrink = weigh(m, grows, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
     acc = warpgroup_mma_wait(0, [adding])
-    # the product read the registers of the weights before until here
+    # until here the product was reading the registers of the previous weights
     packed = pack(p, v_buffer.dtype)
     mbarrier.arrive(v_free.index(before), count=1)
     if not STEADY:
@@ -376,7 +376,7 @@ def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constex
 
 @gluon.jit
 def pass_by(at, count, buffers, STAGES: gl.constexpr):
-    """Give back so many tiles, of which the rows of this worker see nothing."""
+    """Release the next `count` tiles, in which the rows of this worker see no key."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     for _ in tl.range(0, count):
         stage, phase = at % STAGES, at // STAGES & 1
@@ -394,7 +394,7 @@ def work_through(
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr,
     WORKERS: tl.constexpr, WORKER: tl.constexpr, AGAIN: tl.constexpr
 ):  # fmt: skip
-    """Store out and the LSE of 64 queries of each wanted tile; rows that outgrow their first keys ask for more."""
+    """Store out and the LSE of 64 queries of each wanted tile; rows that outgrow their first keys ask for a repeat."""
     out_ptr, lse_ptr, q_total, k_total, Hq, scale, sinks_ptr, sinks_stride_head = arguments
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free, asked, asked_ready = queries
@@ -405,7 +405,7 @@ def work_through(
         [[0, 1], [8, 0]], [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 8]
     )
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    at, visits, begun = counts  # tiles of keys, ranges of such tiles, and tiles of queries so far
+    at, visits, begun = counts  # so far: tiles of keys, ranges of such tiles, and tiles of queries
     asks = gl.full([64], 0, gl.int32, gl.SliceLayout(1, SCORES))  # for each row
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
     for i in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
@@ -435,23 +435,23 @@ def work_through(
                     grows = row == row if q_buffer.dtype == gl.float16 else row != row
                 # [64, BLOCK_DV]
                 acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
-                # the sink is what every row has seen at first
+                # every row starts as if it had seen the sink
                 sink = tl.load(sinks_ptr + tl.cast(h, tl.int64) * sinks_stride_head).to(tl.float32)
                 # [64]
                 m = gl.full([64], sink * LOG2E, tl.float32, gl.SliceLayout(1, SCORES))
-                # an eighth of its weight in each of the partial sums
+                # each of the eight partial sums starts with an eighth of its weight
                 # [64, 8]
                 l = gl.full([64, 8], tl.where(sink == float("-inf"), 0.0, 1 / 8), tl.float32, SUMS)
-                # where first keys have scores of -inf, others are too large at once, whichever tiles they stand in
+                # if the first keys have scores of -inf, any later score is too large at once, whichever tile it is in
                 m = tl.where(~grows & (m == float("-inf")), -3.4028234e38, m)
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
                 terms = (scale_log2, q_pos)
                 if BLOCK_N == 64 and WORKERS == 2:
-                    # tiles are as long as the rows of a worker, who has a range of its own
+                    # tiles are as long as the rows of a worker, so each worker has its own range
                     first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-                    low, high = first, last  # those of all workers
+                    low, high = first, last  # the range of all workers
                     q_first = tl.minimum(q_first + WORKER * 64, q_last)
                     q_last = tl.minimum(q_first + 63, q_last)
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
@@ -466,11 +466,11 @@ def work_through(
                     )  # fmt: skip
                     at += 1
                     visits += 1
-                    # the first query's own key is in none of them
+                    # no full tile may contain the first query's own key
                     full_last = tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)
                     if AGAIN:
                         full_last = first
-                    rest = last - 1  # tiles before it are still to come
+                    rest = last - 1  # tiles before this one remain
                     for j in tl.range(full_last, rest):
                         k_start = (full_last + rest - 1 - j) * BLOCK_N
                         acc, m, l, packed = attend(
@@ -493,7 +493,7 @@ def work_through(
                     mbarrier.arrive(q_free.index(stage), count=1)
 
                 l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
-                # rows without keys: 0, and the sink
+                # rows without keys: out is 0, the LSE is the sink
                 share = tl.where(l == 0, 0.0, 1 / l)
                 out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
                 out = as_stored(out.to(q_buffer.dtype), q_tile, WIDE, Q_STAGES)
@@ -505,7 +505,7 @@ def work_through(
                 begun += 1
                 # [64]
                 lse = tl.where(l == 0, float("inf"), tl.where(grows, m + tl.log2(l), m - 63.0 + tl.log2(l * 2.0**63)))
-                # NaN, too, is not known to be small; 1 of it may be a sink's
+                # a NaN counts as outgrown, too; a sink may contribute 1 to the sum
                 outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
                 lse = tl.where(outgrown, float("nan"), lse)
                 asks = asks | tl.where(outgrown, 1 << nth, 0)
@@ -539,7 +539,7 @@ def work(
 def load_keys(
     at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and of values, and hand on what workers read of each key besides."""
+    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)
@@ -561,7 +561,7 @@ def load_through(
     q_total, k_total, Hq = lengths
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free, asked, asked_ready = queries
-    at, begun = counts  # tiles of keys, and tiles of queries so far
+    at, begun = counts  # so far: tiles of keys, and tiles of queries
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
     for i in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
@@ -610,7 +610,7 @@ def load_tiles(
     lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
-    """Copy all tiles, and those again that a worker asks for."""
+    """Copy all tiles, then once more those that a worker asks for."""
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     counts = load_through(
         -1, (0, 0), lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
@@ -627,7 +627,7 @@ def load_tiles(
 
 @gluon.jit
 def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    """COUNT barriers, one for each stage of a buffer: they wait for as many ARRIVALS, and for all bytes expected."""
+    """COUNT barriers, one for each stage of a buffer; each waits for so many ARRIVALS, and for all expected bytes."""
     made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(COUNT):
         mbarrier.init(made.index(i), count=ARRIVALS)
@@ -657,7 +657,7 @@ def forward(
     arguments = (out_ptr, lse_ptr, q_total, k_total, Hq, scale, sinks_ptr, sinks_stride_head)
     lengths = (q_total, k_total, Hq)
     order = (items, tiles, group, per_item)
-    # a worker's threads get the registers that the loader leaves
+    # workers get the registers that the loader does not need
     if WORKERS == 3:
         gl.warp_specialize(
             [

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0222c08ff43ea540
-#   text hash     bc2fc724809dcbd5
+#   content hash  a55cc5947a62bb1b
+#   text hash     8e98446548631145
 #   render with   attnforge render specs/gpt_oss.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,26 +1,26 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  71893f18d4552c6e
-#   text hash     179c29a3d8c507b1
+#   content hash  f1e52ce5e593740a
+#   text hash     dc03b808e7a89c1c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
+from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
 
 def attend(q, k, v, entries, cos, sin, positions, sinks, scale):
-    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys and sink."""
+    """Out and LSE of checked arguments; the LSE is in log2 units, and inf for a row without keys and sink."""
     # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, entries, cos, sin, positions, sinks, max(scale, 1e-37))[:2]
 
 
 def natural(lse):
-    """The LSE as users know it."""
+    """The LSE for users: in natural-log units, -inf for a row without keys."""
     return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 
@@ -42,7 +42,7 @@ def _attend(
 
 
 def attend_turned(cache, q, k, v, out, lse, entries, cos, sin, positions, sinks, scale):
-    """Fills in out and LSE, from queries and keys that are turned already."""
+    """Fills in out and LSE from rotated queries and keys."""
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages, kernels=kernels):
@@ -70,7 +70,7 @@ def _(q, k, v, entries, cos, sin, positions, sinks, scale):
 
 
 def _common(q, k, v, entries, cos, sin, positions, block_m, block_n):
-    """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
+    """Values that several kernels share, by parameter: a launch passes on those that its kernel takes."""
     return dict(
         q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
         v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
@@ -159,18 +159,18 @@ _attend.register_gradients(_differentiate, learned=(0, 1, 2, 7), tensors=8, rema
 
 
 def _log2_units(sinks):
-    """An LSE of nothing but the sinks, as kernels note it."""
+    """The LSE of the sinks alone, as kernels store it."""
     return torch.where(sinks == float("-inf"), float("inf"), sinks.float() * LOG2E)
 
 
 def _sink_gradient(sinks, lse, delta):
-    """The gradient of the sinks: they have a weight as keys have, but no value."""
+    """The gradient of the sinks, which have a weight like keys, but no value."""
     weight = torch.exp2(sinks.float()[:, None] * LOG2E - lse)
     return -(weight * delta).sum((0, 2)).sum_to_size(sinks.shape).to(sinks.dtype)
 
 
 def _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions, block_t=32):
-    """Turns q and k by the angles of their positions."""
+    """Rotates q and k by the angles of their positions."""
     runtime.launch(
         cache, kernels.rotate, (block_t,), (q, q_turned, k, k_turned, cos, sin, positions, entries),
         grid=lambda: (runtime.cdiv(max(q.shape[1], k.shape[1]), block_t) * q.shape[0] * (q.shape[-2] + k.shape[-2]),),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8ee262c2c0c01f85
-#   text hash     d2846ec824e18639
+#   content hash  d1bc061af926dd3d
+#   text hash     d77242e07ec1e8a3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e2cc75f56cb91067
-#   text hash     c639b3bdcd993e3f
+#   content hash  a5feb4b8e253858e
+#   text hash     c6afbdcf86235850
 #   render with   attnforge render specs/gpt_oss_window.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  68aafda6ba3d8109
-#   text hash     9eb6c20f806fc197
+#   content hash  26c65b736f997505
+#   text hash     8ccda62667f58a12
 #   render with   attnforge render specs/gpt_oss_window.yaml
-"""Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
+"""Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
-How, and by which rule, says checks.py. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and dtypes;
-ATTNFORGE_ERRORS=FILE appends errors beside their limits, as JSON.
+checks.py has the checks and their acceptance rule. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and
+dtypes; ATTNFORGE_ERRORS=FILE appends errors with their limits, as JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PACKED = False
 GRADIENTS = ("q", "k", "v", "sinks")
 SMALL = Case((33, 33), (33, 33), 2, 1, 16, 16, torch.float32)
 CASES = checks.cases(SMALL, packed=PACKED, more_queries=False)
-# as long as it takes for each number of the spec to decide something
+# long enough for each number of the spec to make a difference
 FAR = [
     Case((12,), (134,), 1, 1, 16, 16, torch.float32),
 ]
@@ -69,7 +69,7 @@ def test_values_and_gradients(case):
     check(case)
 
 
-# other kernels may give these
+# other kernels may compute these
 @pytest.mark.parametrize("case", CASES if checks.GPU else [SMALL], ids=str)
 def test_gradients_of_q_k_and_v_alone(case):
     VARIANT.check_operands(case)
@@ -85,7 +85,7 @@ def test_each_gradient_alone(name):
     VARIANT.check_gradient_alone(name)
 
 
-@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores of a hundred
+@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores reach a hundred
 def test_scale(scale):
     check(SMALL, scale=scale)
 

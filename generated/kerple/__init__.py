@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  135f5a57b2c2115f
-#   text hash     9200e6e13e8094b4
+#   content hash  32aa74a2457fd23b
+#   text hash     fcaa4f9a1f32d05b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6b31cdfefa2cf3d4
-#   text hash     1516e587d9d825c4
+#   content hash  ffab549648c3d3e7
+#   text hash     e90a511de5b9a125
 #   render with   attnforge render specs/kerple.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

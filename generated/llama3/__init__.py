@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  acca6ff134f94cf2
-#   text hash     280d074ec6f90937
+#   content hash  b328b0549d6acc59
+#   text hash     91f9681c780e26f6
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

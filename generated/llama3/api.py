@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7ba0e1eba36f5280
-#   text hash     e1b3b708714d3ed6
+#   content hash  f67fdf3fe83c2fe1
+#   text hash     a1ac46be13e9999e
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -40,15 +40,15 @@ def attention(
     cos: cosines of the angles, row p for position p
     sin: sines of the angles, row p for position p
     positions: int (B, Tk), optional; rows of cos and sin, for keys and queries
-    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
-    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
-        key's position are padding then, and give 0. If None, the last query lines up with the last key
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1
+    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries
+        without a key at their position are then padding and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
-    return_max_logit: whether to return, behind those, float32 (Hq,): the largest score that the softmax sees of each head
-        where the mask shows it; -inf where it shows nothing. No gradient
-    return_key_sums: whether to return at last, float32 (B, Hq, Tk), what each key gets of the softmax, summed over
-        the queries. No gradient
+    return_max_logit: whether to return, after those, float32 (Hq,): for each head, the largest score that its softmax sees
+        under the mask; -inf if nothing is visible. No gradient
+    return_key_sums: whether to return, as the last value, float32 (B, Hq, Tk): the softmax weights of each key, summed
+        over the queries. No gradient
     """
     q, k, v = arguments.cast(q, k, v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
@@ -68,7 +68,7 @@ def attention(
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
-        # kernels take maxima before they scale: the sign goes to q
+        # kernels take maxima before they scale, so the sign moves to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
@@ -79,7 +79,7 @@ def attention(
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=positions is not None)
-    # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
+    # not earlier: once imported, triton ignores changes to TRITON_INTERPRET
     from . import launch
 
     dtype = q.dtype

@@ -1,16 +1,16 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  da481362ad033e6f
-#   text hash     e73d2b9fbf5c2088
+#   content hash  2971d98bf8098f1d
+#   text hash     21e567182e2d989e
 #   render with   attnforge render specs/llama3.yaml
-"""Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
+"""Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 
 import functools
 
 import torch
 
-from . import runtime, decode, decode_arguments, decode_training  # runtime first: it says what a missing triton means
+from . import runtime, decode, decode_arguments, decode_training  # runtime first: it explains a missing triton
 
 
 @runtime.Operator
@@ -48,9 +48,9 @@ def attend(
     q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, cos, sin,
     positions, scale, k_scale, v_scale, workspace, out, return_lse, return_key_sums, split_size, bitwise=None
 ):  # fmt: skip
-    """What `attend_with_cache` gives, whose numbers are checked.
+    """The result of `attend_with_cache` for checked numbers.
 
-    A compiler plans memory by itself: parts have a place of their own whatever `workspace` is, and `out` gets a copy.
+    A compiler plans memory itself: parts are allocated whatever `workspace` is, and `out` gets a copy.
     """
     _, max_seqlen_k = decode.check_shapes(
         q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, cos, sin, positions, k_scale, v_scale,
@@ -88,5 +88,5 @@ def _(*given):
 
 
 def append(k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions, k_scale, v_scale):
-    """What `append` does with checked arguments."""
+    """Implements `append` for checked arguments."""
     _append(k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions, k_scale, v_scale)

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4c66688e2d9ccad3
-#   text hash     447c36770383d02c
+#   content hash  16e7b6e87af9c0ee
+#   text hash     1973bba2166cc6de
 #   render with   attnforge render specs/llama3.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ec1c07303c686b25
-#   text hash     02a8458a509ea8df
+#   content hash  d1a570f68500e136
+#   text hash     abf460d045cfe204
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ed3fa1ea516882bb
-#   text hash     445bf898348088ea
+#   content hash  43f4a3f6af709a14
+#   text hash     fa3fd67919ca5ae3
 #   render with   attnforge render specs/llama3_documents.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

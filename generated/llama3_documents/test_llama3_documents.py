@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5709363eb26193a0
-#   text hash     5fc803e56319be83
+#   content hash  e61fbab0a6b6d019
+#   text hash     60a644dc2e7519be
 #   render with   attnforge render specs/llama3_documents.yaml
-"""Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
+"""Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
-How, and by which rule, says checks.py. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and dtypes;
-ATTNFORGE_ERRORS=FILE appends errors beside their limits, as JSON.
+checks.py has the checks and their acceptance rule. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and
+dtypes; ATTNFORGE_ERRORS=FILE appends errors with their limits, as JSON.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_each_gradient_alone(name):
     VARIANT.check_gradient_alone(name)
 
 
-@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores of a hundred
+@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores reach a hundred
 def test_scale(scale):
     check(SMALL, scale=scale)
 

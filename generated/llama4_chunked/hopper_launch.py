@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c91e4f59232078bc
-#   text hash     9cbb65258e6cf4e4
+#   content hash  916214ff5c793ba8
+#   text hash     9f178c893a2b96c4
 #   render with   attnforge render specs/llama4_chunked.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c63e36d1e1615f4d
-#   text hash     c405d61ec1cda953
+#   content hash  75ba5c0a114d9a5b
+#   text hash     ff5d67fb31089732
 #   render with   attnforge render specs/log_decay.yaml
-"""What each kernel of hopper_backward.py gets."""
+"""Launches of the kernels of hopper_backward.py."""
 
 import torch
 

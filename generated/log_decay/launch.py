@@ -1,26 +1,26 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2a315a73b64627ad
-#   text hash     72134e5a24be0230
+#   content hash  bfc1fa6b6157f73c
+#   text hash     31a045b3d1507f11
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
+from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
 
 def attend(q, k, v, entries, in_log_decay, scale):
-    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
+    """Out and LSE of checked arguments; the LSE is in log2 units, and inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, entries, in_log_decay, max(scale, 1e-30))[:2]
 
 
 def natural(lse):
-    """The LSE as users know it."""
+    """The LSE for users: in natural-log units, -inf for a row without keys."""
     return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 
@@ -63,7 +63,7 @@ def _(q, k, v, entries, in_log_decay, scale):
 
 
 def _common(q, k, v, entries, in_log_decay_sums, block_m, block_n):
-    """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
+    """Values that several kernels share, by parameter: a launch passes on those that its kernel takes."""
     return dict(
         q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
         v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
@@ -87,7 +87,7 @@ def _differentiate(
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     gradients += [q.new_empty(0) for _ in wanted[3:]]
     dlse = None if dlse is None else dlse.contiguous()
-    # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
+    # whether descriptors can read values at the positions of queries: they start at multiples of 16 bytes
     level = entries is None and (k.shape[1] - q.shape[1]) % 8 == 0
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, in_log_decay, out, dout, lse, in_log_decay_sums, dlse, level, *wanted,
@@ -173,7 +173,7 @@ def _empty_sums(x, entries):
 
 
 def _sums(x, entries, reset):
-    """The running sums of x over its last axis, as kernels read them; what is no more than `reset` begins a document."""
+    """The running sums of x over its last axis, as kernels read them; a value of `reset` or less begins a document."""
     x = _of_entries(x, entries)
     sums, block = _empty_sums(x, entries), 64 if runtime.INTERPRETED else 1024
     cache = runtime.LaunchCache.of("scan", x, entries, reset)
@@ -206,5 +206,5 @@ def _summed_back(dsums, x, entries, reset):
 
 
 def _of_entries(x, entries):
-    """x for each batch entry by itself, where each has tokens of its own."""
+    """x; with `entries`, expanded to all batch entries, as each has tokens of its own."""
     return x if entries is None else x.expand(entries.shape[0], -1, -1)

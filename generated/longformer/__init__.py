@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e7494e8f72adb533
-#   text hash     f64fe2ad5fdb9c81
+#   content hash  74c82491378ae127
+#   text hash     b7be3edd77d1aa21
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

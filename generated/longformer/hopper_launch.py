@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  67a3d6ee4652fd3a
-#   text hash     6fc04e7195274c0e
+#   content hash  fdb92fdbb942c4a6
+#   text hash     f70456aab9ef6f03
 #   render with   attnforge render specs/longformer.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

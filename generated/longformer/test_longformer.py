@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a2f227047d232e3e
-#   text hash     4b37efc4e8a72b88
+#   content hash  8a03d67812fc8769
+#   text hash     634d1bc2a7f4d0b2
 #   render with   attnforge render specs/longformer.yaml
-"""Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
+"""Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
-How, and by which rule, says checks.py. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and dtypes;
-ATTNFORGE_ERRORS=FILE appends errors beside their limits, as JSON.
+checks.py has the checks and their acceptance rule. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and
+dtypes; ATTNFORGE_ERRORS=FILE appends errors with their limits, as JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PACKED = False
 GRADIENTS = ("q", "k", "v")
 SMALL = Case((33, 33), (33, 33), 2, 2, 16, 16, torch.float32)
 CASES = checks.cases(SMALL, packed=PACKED, more_queries=True)
-# as long as it takes for each number of the spec to decide something
+# long enough for each number of the spec to make a difference
 FAR = [
     Case((12,), (278,), 1, 1, 16, 16, torch.float32),
 ]
@@ -69,7 +69,7 @@ def test_each_gradient_alone(name):
     VARIANT.check_gradient_alone(name)
 
 
-@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores of a hundred
+@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores reach a hundred
 def test_scale(scale):
     check(SMALL, scale=scale)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  28290c1e83bd8b3e
-#   text hash     d0b534cc14e073aa
+#   content hash  562afbfc372a84ea
+#   text hash     6748f0857c0c1966
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

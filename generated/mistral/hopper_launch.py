@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  32e3c531e8601e98
-#   text hash     53c36617c30386cc
+#   content hash  86b023330ca870d8
+#   text hash     56a6eac21cf8b386
 #   render with   attnforge render specs/mistral.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

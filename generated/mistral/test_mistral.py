@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d878216718358294
-#   text hash     59ceaac558a71381
+#   content hash  a7606510bb4c7549
+#   text hash     8e816eedd490c4a7
 #   render with   attnforge render specs/mistral.yaml
-"""Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
+"""Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
-How, and by which rule, says checks.py. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and dtypes;
-ATTNFORGE_ERRORS=FILE appends errors beside their limits, as JSON.
+checks.py has the checks and their acceptance rule. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and
+dtypes; ATTNFORGE_ERRORS=FILE appends errors with their limits, as JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PACKED = False
 GRADIENTS = ("q", "k", "v")
 SMALL = Case((33, 33), (33, 33), 2, 1, 16, 16, torch.float32)
 CASES = checks.cases(SMALL, packed=PACKED, more_queries=False)
-# as long as it takes for each number of the spec to decide something
+# long enough for each number of the spec to make a difference
 FAR = [
     Case((12,), (4102,), 1, 1, 16, 16, torch.float32),
 ]
@@ -77,7 +77,7 @@ def test_each_gradient_alone(name):
     VARIANT.check_gradient_alone(name)
 
 
-@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores of a hundred
+@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores reach a hundred
 def test_scale(scale):
     check(SMALL, scale=scale)
 

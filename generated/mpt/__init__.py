@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  43f42bc7638e928f
-#   text hash     7fc6e22e42f2fda6
+#   content hash  28b3f92e59133776
+#   text hash     87e8cf3162ca4486
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

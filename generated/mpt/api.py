@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1995f0f5db1fd7f3
-#   text hash     a433c04ba1efa87d
+#   content hash  ec58f6c24957c5b0
+#   text hash     5b2ca10e9ea8127e
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -35,10 +35,10 @@ def attention(
     Tensors of int hold numbers between -2**28 and 2**28.
 
     prefix_len: int (B,); keys of the prefix
-    slopes: (Hq,), optional; what a distance of one costs
-    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
-    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
-        key's position are padding then, and give 0. If None, the last query lines up with the last key
+    slopes: (Hq,), optional; penalty per position of distance
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1
+    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries
+        without a key at their position are then padding and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
@@ -46,7 +46,7 @@ def attention(
 
 
 def _attention(q, k, v, k_lens, k_starts, q_start, in_prefix_len, in_slopes, scale, return_lse):
-    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    """The body of `attention`; from here on, names from the spec begin with `in_`, as in the kernels."""
     q, k, v = arguments.cast(q, k, v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
     B = q.shape[0]
@@ -63,7 +63,7 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_prefix_len, in_slopes, sca
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
-    # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
+    # not earlier: once imported, triton ignores changes to TRITON_INTERPRET
     from . import launch
 
     dtype = q.dtype

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  372dd4abeb0f635e
-#   text hash     de4b0681e8936e47
+#   content hash  8b5d9932fd1dcbeb
+#   text hash     1b0b94581dea00a6
 #   render with   attnforge render specs/mpt.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

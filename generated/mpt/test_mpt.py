@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c3e98a19a228b5f0
-#   text hash     5636ce53cfa21f0a
+#   content hash  9ce2eac5b2830cf1
+#   text hash     3a5bab8fc2568aa5
 #   render with   attnforge render specs/mpt.yaml
-"""Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
+"""Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
-How, and by which rule, says checks.py. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and dtypes;
-ATTNFORGE_ERRORS=FILE appends errors beside their limits, as JSON.
+checks.py has the checks and their acceptance rule. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and
+dtypes; ATTNFORGE_ERRORS=FILE appends errors with their limits, as JSON.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_values_and_gradients(case):
     check(case)
 
 
-# other kernels may give these
+# other kernels may compute these
 @pytest.mark.parametrize("case", CASES if checks.GPU else [SMALL], ids=str)
 def test_gradients_of_q_k_and_v_alone(case):
     VARIANT.check_operands(case)
@@ -87,7 +87,7 @@ def test_each_gradient_alone(name):
     VARIANT.check_gradient_alone(name)
 
 
-@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores of a hundred
+@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores reach a hundred
 def test_scale(scale):
     check(SMALL, scale=scale)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f9c0575006f85557
-#   text hash     c8a863bc7fe978e2
+#   content hash  fb8b0300ba7b8fe2
+#   text hash     2e614cd87c018a78
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

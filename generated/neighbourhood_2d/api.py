@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fbc0725e39b3824b
-#   text hash     7fbfd7095a8c572d
+#   content hash  bcf55e8760131500
+#   text hash     ab70f886e7be1ca8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -31,9 +31,9 @@ def attention(
     q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv); out is (B, Tq, Hq, Dv).
     Hq and Hkv are equal. float16, bfloat16 or float32, head sizes up to 512.
 
-    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
-    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
-        key's position are padding then, and give 0. If None, the last query lines up with the last key
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1
+    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries
+        without a key at their position are then padding and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
@@ -43,14 +43,14 @@ def attention(
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
-        # kernels take maxima before they scale: the sign goes to q
+        # kernels take maxima before they scale, so the sign moves to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
-    # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
+    # not earlier: once imported, triton ignores changes to TRITON_INTERPRET
     from . import launch
 
     dtype = q.dtype

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7df6ca7e557a176f
-#   text hash     2978603aa0ff98f7
+#   content hash  1a1fd57217a71eac
+#   text hash     60b59b9709117671
 #   render with   attnforge render specs/neighbourhood_2d.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

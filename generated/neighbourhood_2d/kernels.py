@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5ad0382812ef8db3
-#   text hash     4801bde408bdf981
+#   content hash  b8db9db633c33ca9
+#   text hash     66e0394a469742d6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 
@@ -19,27 +19,27 @@ Softmax, in log2 units
     m_new = max(m, largest s of the tile)
     p = exp2(s - m_new)                   # 0 where the key is hidden
     l = l * exp2(m - m_new) + sum of p
-    acc = acc * exp2(m - m_new) + p @ v   # in the end out = acc / l
+    acc = acc * exp2(m - m_new) + p @ v   # at the end, out = acc / l
     lse = m + log2(l)
-    The LSE in memory is in log2 units, and inf for a row with no visible key: each exp2(s - lse) is 0 there, as is out.
-    launch.py hands it to users in natural-log units, as lse / LOG2E, and as -inf for such a row.
+    The LSE in memory is in log2 units. For a row with no visible key it is inf, so that each exp2(s - lse) is 0, and
+    out is 0. launch.py returns the LSE in natural-log units, lse / LOG2E, and -inf for such a row.
 
 Backward
     p = exp2((q . k) * scale_log2 - lse)          # 0 where the key is hidden
     dp = dout . v                                 # the gradient of p
-    delta = rowsum(out * dout) - dlse             # dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E
+    delta = rowsum(out * dout) - dlse             # dlse: gradient of the LSE in natural-log units, dlse_ptr * LOG2E
     ds = p * (dp - delta)                         # the gradient of the last score
     dq = scale * sum of ds * k over the keys      # backward_dq
     dk = scale * sum of ds * q over the queries   # backward_dkv
     dv = sum of p * dout over the queries         # backward_dkv
 
 Programs
-    forward        a tile of BLOCK_M queries of one query head of a batch entry; walks along tiles of BLOCK_N keys
+    forward        a tile of BLOCK_M queries of one query head of a batch entry; loops over tiles of BLOCK_N keys
     backward_dq    the same; runs before the other backward kernels, for which it stores delta
-    backward_dkv   a tile of BLOCK_N keys of one head of a batch entry; walks along tiles of BLOCK_M queries
-    The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups), or from 65536 tiles on
-    (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered through all batch
-    entries; a group is as many of them as have what programs walk along in a third of the L2 cache.
+    backward_dkv   a tile of BLOCK_N keys of one head of a batch entry; loops over tiles of BLOCK_M queries
+    The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups) or, from 65536 tiles
+    on, (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all
+    batch entries; a group is as many heads as fit the rows that their programs loop over into a third of the L2 cache.
 
 Tensors, by their axes
     q, dq           [B, q_total, Hq, D]
@@ -47,63 +47,63 @@ Tensors, by their axes
     k, dk           [B, k_total, Hq, D]
     v, dv           [B, k_total, Hq, DV]
     lse, delta      [B, Hq, q_total], float32, the LSE in log2 units
-    dlse            [B, Hq, q_total], float32: the gradient of the LSE in natural-log units, or None
-    x_desc          of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
+    dlse            [B, Hq, q_total], float32: the gradient of lse as stored, or None
+    x_desc          for q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
                     pointer, width, strides
-                    of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
-    x_ptr, x_base   a pointer to x's first value; to the first one of the program's own
-    x_stride_a      how far x's values are apart along axis a; 0 where one stands for all
+                    for others: loads the values of consecutive rows; a descriptor of one axis, or a pointer
+    x_ptr, x_base   pointers to the first value of x, and to the first one of the program's own values
+    x_stride_a      stride of x along axis a; 0 if one value stands for all
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
     score, p, dp, ds         [BLOCK_M, BLOCK_N], in `backward_dkv` [BLOCK_N, BLOCK_M]
     out_tile, dout_tile      [BLOCK_M, BLOCK_DV]
     dq, dk, dv               [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV], in float32
-    acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M, 8] (partial sums, added up in the end), in
+    acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M, 8] (partial sums, added up at the end), in
                              float32
-    BLOCK_M, BLOCK_N         queries and keys of a tile; launches take them from a table by kernel, GPU and head size
+    BLOCK_M, BLOCK_N         number of queries and of keys of a tile, from a table by kernel, GPU and head size
     BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0
 
 Symbols
     b                       batch entry
-    Hq, h                   query heads, and one of them
-    q_len, k_len            queries and keys of a sequence
+    Hq, h                   number of query heads, and the index of one
+    q_len, k_len            number of queries and of keys of a sequence
     D                       head size of q and k
     DV                      head size of v and out
-    scale                   what q . k is multiplied by
+    scale                   factor of q . k
     scale_log2              scale * LOG2E
-    LOG2E                   log2(e): it turns natural-log units into log2 units
-    MAKES                   the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both
+    LOG2E                   log2(e): converts natural-log units to log2 units
+    MAKES                   the gradient that a launch computes, dk or dv, if heads are wider than 256; None: both
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
-    q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up, unless the
-                            call tells another
+    q_begin                 the position of row 0: k_len - q_len, which aligns the last query with the last key, unless
+                            the call gives another
     q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
     k_first                 first position of a tile of keys
     k_last                  last position of a tile of keys, below k_len
-    first, last             tiles in [first, last) show something to the program's own tile
-    full_first, full_last   those in [full_first, full_last) show all to it: no step there needs the mask
+    first, last             range [first, last) of the tiles with something visible to the program's own tile
+    full_first, full_last   range of the tiles that are fully visible to it: no step there needs the mask
     mixed                   whether a step applies the mask
-    TILE_AXIS               the axis of the grid that holds the tiles which programs own
-    m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units
-    p                       weights, before they are divided by l in `forward`
-    pivot, shrink           what a step measures scores from; what it multiplies earlier sums by as m grows
+    TILE_AXIS               the grid axis along which programs own tiles
+    m, l, acc               running maximum (in log2 units), denominator and numerator of the softmax
+    p                       weights; in `forward`, before the division by l
+    pivot, shrink           the value that a step subtracts from scores; the factor of earlier sums as m grows
     dp, ds                  gradients of the weights and of the score
-    delta                   rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
-    q_offset, k_offset      first rows of a batch entry that count
-    q_total, k_total        rows of the tensors, in each batch entry
-    entries_ptr             what `find_entry` finds for each batch entry, and q_begin; None where all rows count
-    row_base                where the values of the program's batch entry and head begin in lse and delta
-    first_row               the first one of the program's batch entry and head in out, dq, dk or dv, of rows of one
-                            head each
-    keys, queries, terms    tuples that a kernel makes for its steps: what none of them changes
-    PRECISION               how float32 is multiplied: ieee, or tf32 where PyTorch does so; 16-bit types do not heed it
-    BLOCK                   rows of a tile, in functions that serve both sides
+    delta                   rowsum(out * dout) - dlse, which the gradient of the softmax subtracts from each dp of a row
+    q_offset, k_offset      first row of a batch entry that counts
+    q_total, k_total        rows of the tensors per batch entry
+    entries_ptr             per batch entry, the values that `find_entry` returns, and q_begin; None if all rows count
+    row_base                offset of the program's batch entry and head in lse and delta
+    first_row               first row of the program's batch entry and head in out, dq, dk or dv, as rows of one head
+                            each
+    keys, queries, terms    tuples of the values that a kernel passes to every step and that no step changes
+    PRECISION               how float32 is multiplied: ieee, or tf32 if PyTorch uses it; no effect on 16-bit types
+    BLOCK                   rows of a tile, in functions used for both queries and keys
     ROWS, COLUMNS, WIDTH    rows and columns of a tile, and how many of the columns the tensor has
-    count                   how many rows or tokens there are: the index behind the last one
+    count                   number of rows or tokens: one past the last index
 """
 
 import triton
@@ -114,8 +114,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def floor_div(x, y):
-    """x // y rounded down, as in Python: the kernel language's own rounds towards zero. x for y = 0."""
-    # by 0 as by 1; a constant stays one, of any size, as no name is given to it
+    """x // y rounded down, as in Python (the kernel language rounds towards zero); x for y = 0."""
+    # divide by 1 in place of 0; a constant divisor stays a constant, of any size, as it is given no name
     quotient = x // (y + (y == 0))
     rest = x - quotient * (y + (y == 0))
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
@@ -123,14 +123,14 @@ def floor_div(x, y):
 
 @triton.jit
 def floor_mod(x, y):
-    """x % y with the sign of y, as in Python: the kernel language's own has the sign of x. 0 for y = 0."""
+    """x % y with the sign of y, as in Python (the kernel language gives it the sign of x); 0 for y = 0."""
     rest = x - x // (y + (y == 0)) * (y + (y == 0))
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
 
 
 @triton.jit
 def tile_range(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
-    """Range of the tiles that intersect [lo, hi), and range of those inside [full_lo, full_hi)."""
+    """Range of the tiles that intersect [lo, hi), and of those inside [full_lo, full_hi)."""
     first = lo // BLOCK
     last = tl.maximum(tl.cdiv(hi, BLOCK), first)
     full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
@@ -247,7 +247,7 @@ def query_tiles(k_first, k_last, q_len, k_len, q_begin, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def find_entry(entries_ptr, b, q_total, k_total):
-    """First row and number of batch entry b's queries, and the same of its keys: all, where the call tells of none."""
+    """First row and number of the queries of batch entry b, then of its keys; all rows if entries_ptr is None."""
     q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     if entries_ptr is not None:
         entry_ptr = entries_ptr + 5 * b
@@ -258,11 +258,11 @@ def find_entry(entries_ptr, b, q_total, k_total):
 
 @triton.jit
 def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
+    """Load rows [first, first + ROWS) of a head by a TMA descriptor, or by pointers, with 0 from row `end` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
-        # strides count 16 bytes: so the compiler sees that it may load as many at once
+        # strides are in units of 16 bytes, so that the compiler can vectorise the loads
         ptr, WIDTH, stride_batch, stride_head, stride_row = desc
         STEP: tl.constexpr = 128 // ptr.dtype.element_ty.primitive_bitwidth
         row = first + tl.arange(0, ROWS)
@@ -285,7 +285,7 @@ def to_32bit(x):
 
 @triton.jit
 def load_vector(ptr, row, stride, count):
-    """Load the elements at some indices; 0 outside [0, count)."""
+    """Load the elements at the indices `row`; 0 outside [0, count)."""
     return to_32bit(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
 
 
@@ -298,9 +298,9 @@ def batch_and_head(heads, TILE_AXIS: tl.constexpr):
 
 @triton.jit
 def load_rows(desc, base, first, row, stride, count):
-    """Load a value for each row of a head, whose values begin at `base`, from `first` on.
+    """Load one value for each row of a head from `first` on; the values of the head begin at `base`.
 
-    Values outside [0, count) are 0 or those of a neighbour.
+    Values outside [0, count) are 0, or belong to a neighbour.
     """
     if isinstance(desc, tl.core.tensor_descriptor_base):
         x = to_32bit(desc.load([tl.cast(base + first, tl.int32)]))
@@ -311,22 +311,22 @@ def load_rows(desc, base, first, row, stride, count):
 
 @triton.jit
 def add_product(total, a, b, PRECISION: tl.constexpr):
-    """total + a @ b; float32 products are summed per tile first, which keeps rounding errors of long sums small."""
+    """total + a @ b; float32 products are summed per tile first, which keeps the rounding errors of long sums small."""
     if a.dtype == tl.float32:
-        # fma keeps the compiler from summing right into the total
+        # fma keeps the compiler from accumulating directly into the total
         return tl.fma(total, 1.0, tl.dot(a, b, input_precision=PRECISION))
     return tl.dot(a, b, total)
 
 
 @triton.jit
 def partial_row_sums(p):
-    """Eight partial sums of each row, over every eighth column: each thread adds its own values, without exchange."""
+    """Eight partial sums of each row, over every eighth column: threads add their own values and exchange none."""
     return tl.sum(p.reshape([p.shape[0], p.shape[1] // 8, 8]), 1)
 
 
 @triton.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Store rows of a tile below row `count`, the first WIDTH columns of each."""
+    """Store the first WIDTH columns of a tile's rows below row `count`."""
     row = first + tl.arange(0, x.shape[0])
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]
@@ -362,7 +362,7 @@ def attend(
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
-    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
+    # a row that has seen no key yet has m = -inf: subtract 0 instead, as -inf - -inf is NaN
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score * scale_log2 - pivot[:, None])  # [BLOCK_M, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [BLOCK_M]
@@ -378,7 +378,7 @@ def forward(
     PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of one tile of queries of one head."""
-    # late rows tend to see more keys: they start first
+    # late rows tend to see more keys, so they start first
     tile = tl.num_programs(TILE_AXIS) - 1 - tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
@@ -412,7 +412,7 @@ def forward(
         )  # fmt: skip
 
     l = tl.sum(l, 1)  # [BLOCK_M]
-    # rows without keys: 0, and an LSE that makes every weight 0
+    # rows without keys: out is 0, the LSE makes every weight 0
     # [BLOCK_M, BLOCK_DV]
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
     store_rows(out_ptr + ((b.to(tl.int64) * q_total + q_offset) * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
@@ -493,7 +493,7 @@ def backward_dkv(
     # [BLOCK_N, BLOCK_DV]
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     first, _, _, last = query_tiles(k_first, k_last, q_len, k_len, q_begin, BLOCK_M)
-    # one head: without a loop around it the compiler makes slower code of 256 columns
+    # a single head: without a loop, the compiler generates slower code for 256 columns
     for _ in tl.range(h, h + 1):
         row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
         queries = (q_desc, dout_desc, lse_desc, delta_desc, row_base, b, q_offset, h, q_len)
@@ -553,7 +553,7 @@ def backward_dq(
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dQ and delta, rowsum(out * dout) - dlse, of one tile of queries of one head."""
-    # late rows tend to see more keys: they start first
+    # late rows tend to see more keys, so they start first
     tile = tl.num_programs(TILE_AXIS) - 1 - tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
@@ -578,7 +578,7 @@ def backward_dq(
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
     row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
     if dlse_ptr is not None:
-        # as if every score were taken once more: its weight is the derivative of the LSE
+        # the derivative of the LSE with respect to a score is its weight, so that ds gains p * dlse
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
     # [BLOCK_M]
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)

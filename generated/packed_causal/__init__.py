@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3dea223ff97a61d6
-#   text hash     db5fe56202c43e40
+#   content hash  d61987409236aab1
+#   text hash     e66e3eb749940f64
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

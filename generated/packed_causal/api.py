@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  86994ea37295129b
-#   text hash     d2b4aa9705954963
+#   content hash  d30b740d820fb17f
+#   text hash     8ad10d682fe18b40
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -34,17 +34,17 @@ def attention(
     """Causal attention for sequences packed into one tensor.
 
     q (Nq, Hq, D), k (Nk, Hkv, D), v (Nk, Hkv, Dv) hold all sequences, one after the other; out is (Nq, Hq, Dv).
-    Rows that no sequence has, such as those behind the last, are 0 in out and in gradients.
+    Rows of no sequence, such as those after the last one, are 0 in out and in gradients.
     Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 512.
 
-    cu_seqlens, max_seqlen: int32 (S + 1,), where each sequence begins and the last ends, and the longest one's length
-    cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k: the same for queries and keys apart
+    cu_seqlens, max_seqlen: int32 (S + 1,), where each sequence begins and the last one ends; length of the longest one
+    cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k: the same for queries and keys separately
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (Hq, Nq)
-    return_max_logit: whether to return, behind those, float32 (Hq,): the largest score that the softmax sees of each head
-        where the mask shows it; -inf where it shows nothing. No gradient
-    return_key_sums: whether to return at last, float32 (Hq, Nk), what each key gets of the softmax, summed over
-        the queries. No gradient
+    return_max_logit: whether to return, after those, float32 (Hq,): for each head, the largest score that its softmax sees
+        under the mask; -inf if nothing is visible. No gradient
+    return_key_sums: whether to return, as the last value, float32 (Hq, Nk): the softmax weights of each key, summed
+        over the queries. No gradient
     """
     q, k, v = arguments.cast(q, k, v)
     arguments.check_operands(q, k, v, axes=("tokens", "heads", "head size"), grouped=True, widest=(512, 512))
@@ -76,7 +76,7 @@ def attention(
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
-        # kernels take maxima before they scale: the sign goes to q
+        # kernels take maxima before they scale, so the sign moves to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
@@ -84,7 +84,7 @@ def attention(
         arguments.as_bool("return_max_logit", return_max_logit)
     if return_key_sums is not False:
         arguments.as_bool("return_key_sums", return_key_sums)
-    # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
+    # not earlier: once imported, triton ignores changes to TRITON_INTERPRET
     from . import launch
 
     dtype = q.dtype

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e3dde02520021181
-#   text hash     7bf275e80d1d2287
+#   content hash  6128ff19e7e55de5
+#   text hash     8584c441d48fe2ae
 #   render with   attnforge render specs/packed_causal.yaml
-"""Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
+"""Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .ranks import part, whole
 
 __all__ = ["attention", "part", "whole"]
 
-# the inputs of which a rank gives its part: their axes of tokens
+# inputs of which each rank passes its part: their axes of tokens
 INPUTS = {}
 
 
@@ -34,10 +34,10 @@ def attention(
     """Causal attention for sequences packed into one tensor.
 
     q (N, Hq, D), k (N, Hkv, D), v (N, Hkv, Dv) are this rank's part of the tokens, as `part` cuts them.
-    Gradients of these are whole; those of anything else are this rank's share, to be added up as parameters' are.
+    Gradients of these are complete; those of anything else are this rank's share, to be summed like parameters'.
 
     group: the ranks, a process group or a DeviceMesh of one dimension; all if None
-    zigzag: whether a rank has a stretch of tokens from either end, in place of one stretch
+    zigzag: whether each rank has a stretch of tokens from either end, instead of a single stretch
     cu_seqlens, max_seqlen: int32 (S + 1,) over the tokens of all ranks, where each sequence begins and the last ends,
         and the longest one's length
     scale: factor of q·k, 1 / sqrt(D) if None
@@ -56,6 +56,7 @@ def attention(
         v,
         terms,
         behind=True,
+        back=None,
         cu_seqlens=cu_seqlens,
         max_seqlen=max_seqlen,
         scale=scale,

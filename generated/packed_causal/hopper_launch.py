@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9dad2d1333d882ba
-#   text hash     e80a2de8c1d23af0
+#   content hash  cefd0bf218ada08e
+#   text hash     6945b66fa1211a78
 #   render with   attnforge render specs/packed_causal.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,21 +1,21 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  800032d7b98b89ac
-#   text hash     760202031a360e31
+#   content hash  af605c61c71169d1
+#   text hash     804b0fc6dc8395d0
 #   render with   attnforge render specs/packed_causal.yaml
-"""What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
+"""Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 
-largest     of each query head, the largest score that the softmax sees of it, in log2 units
-key_sums    of each key and query head, the sum of its weights exp(score - lse) over the queries
+largest     for each query head, the largest score that its softmax sees, in log2 units
+key_sums    for each key and query head, the sum of its weights exp(score - lse) over the queries
 
-measure     a tile of BLOCK_N keys of one query head; walks along tiles of BLOCK_M queries, as backward_dkv does
-MAKES       which of the two a launch makes; None: both
+measure     a tile of BLOCK_N keys of one query head; loops over tiles of BLOCK_M queries, as backward_dkv does
+MAKES       which of the two a launch computes; None: both
 """
 
 import torch
 
-from . import runtime, tiles  # runtime first: it says what a missing triton means
+from . import runtime, tiles  # runtime first: its error explains a missing triton
 from .launch import _attend
 
 import triton
@@ -25,7 +25,7 @@ from .kernels import LOG2E, batch_and_head, find_rows, load_rows, load_tile, que
 
 
 def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale, max_logit, key_sums):
-    """Out, LSE, then the largest logits and the sums of weights, each where it is wanted."""
+    """Out, LSE, then the largest logits and the sums of weights, each if it is wanted."""
     out, lse = _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, max(scale, 1e-37))
     makes = None if max_logit and key_sums else "largest" if max_logit else "key_sums"
     with torch.no_grad():
@@ -73,7 +73,7 @@ def _measure(
 
 
 def _results(lse, q, k, makes):
-    """Where no query sees a key: nothing is the largest of no logits, and no key has any weight."""
+    """The results if no query sees a key: -inf as the largest logit, and no weight for any key."""
     largest = lse.new_full((0 if makes == "key_sums" else q.shape[-2],), float("-inf"))
     shape = q.shape[1], k.shape[0]
     return largest, lse.new_zeros(0 if makes == "largest" else shape)
@@ -89,7 +89,7 @@ def measure_tile(
     largest, mass, k_tile, q_start, queries, terms, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr, MAKES: tl.constexpr, mixed, tail
 ):  # fmt: skip
-    """Update each key's largest logit and the sum of its weights, `mass`, by one tile of queries."""
+    """Update each key's largest logit and the sum of its weights, `mass`, with one tile of queries."""
     q_desc, lse_desc, row_base, q_offset, h, q_len = queries
     q_begin, scale_log2, k_pos = terms
     # [BLOCK_M]
@@ -98,7 +98,7 @@ def measure_tile(
     # [BLOCK_M, BLOCK_D]
     q_tile = load_tile(q_desc, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_D)
     if tail:
-        # the next sequence's rows: 0 times a NaN would be NaN
+        # zero the next sequence's rows: 0 * NaN would be NaN
         q_tile = tl.where((row < q_len)[:, None], q_tile, 0.0)
     score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)  # [BLOCK_N, BLOCK_M]
     logit = score * scale_log2  # [BLOCK_N, BLOCK_M]
@@ -111,7 +111,7 @@ def measure_tile(
     if MAKES != "largest":
         # [BLOCK_M]
         lse = load_rows(lse_desc, row_base, q_start, row, 1, q_len)
-        # of rows behind the last one it may be a neighbour's
+        # past the last row it may be a neighbour's
         lse = tl.where(row < q_len, lse, float("inf"))
         mass += tl.sum(tl.exp2(logit - lse[None, :]), 1)
     return largest, mass
@@ -124,7 +124,7 @@ def measure(
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr,
     MAKES: tl.constexpr
 ):  # fmt: skip
-    """Store the largest logit of one tile of keys of one head, and the weight that each of them gets."""
+    """Store the largest logit of one tile of keys of one head, and the sum of the weights of each key."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP
@@ -152,7 +152,7 @@ def measure(
     queries = (q_desc, lse_desc, row_base, q_offset, h, q_len)
     terms = (q_begin, scale_log2, k_pos)
     first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-    # tiles before `inner` end within the sequence
+    # tiles before `inner` lie within the sequence
     inner = tl.minimum(tl.maximum(q_len // BLOCK_M, first), last)
     for i in tl.range(inner, last, num_stages=1):
         q_start = i * BLOCK_M

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  231e53a8d3c3ec9e
-#   text hash     5594a4bcded74666
+#   content hash  ac3b08a160f0d598
+#   text hash     28da0b13505f20fc
 #   render with   attnforge render specs/packed_causal.yaml
-"""The package as the attention of models of the library transformers: `register` gives it a name there.
+"""The package as an attention implementation for models of the library transformers: `register` names it there.
 
 Written for transformers 5.23. A layer whose window, cap, sinks, bias or mask is not the spec's is refused.
 """
@@ -25,7 +25,7 @@ SPEC = "packed_causal"
 
 
 def register(name: str = f"attnforge_{SPEC}") -> str:
-    """The name, once models may be given it as `attn_implementation`."""
+    """Register the package for models; return its name, for `attn_implementation`."""
     if not isinstance(name, str):
         raise TypeError(f"name: expected a string, got {name!r}")
     for word in ("flash", "sdpa", "flex", "eager", "/", "|"):
@@ -51,15 +51,15 @@ def attend(
     is_causal=None,
     **kwargs,
 ):
-    """(out, None): what a layer takes for its attention, out (B, Tq, Hq, Dv), and for the weights.
+    """(out, None): the attention of a layer, out (B, Tq, Hq, Dv), and None in place of the weights.
 
-    query (B, Hq, Tq, D), key (B, Hkv, Tk, D) and value (B, Hkv, Tk, Dv), rotated where the model does so
-    attention_mask: what `mask` gave, or None
+    query (B, Hq, Tq, D), key (B, Hkv, Tk, D) and value (B, Hkv, Tk, Dv), rotated if the model does so
+    attention_mask: the result of `mask`, or None
     """
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     if sliding_window is None:
-        # some models have it in their mask alone
+        # some models have it only in their mask
         sliding_window = _window(attention_mask)
     if not is_causal:
         raise ValueError(f"{SPEC}: expected a causal layer, as the spec hides later keys; this one is not")
@@ -107,9 +107,9 @@ def mask(
 ):
     """Where sequences begin and the last one ends, int32 (S + 1,), the longest one's length, and the layers' window.
 
-    The first two are as position_ids tell, and None where each row of the batch is a sequence; if there is no window
-    either, None takes the place of all three. Cuts that come with the batch, cu_seq_lens_q and cu_seq_lens_k, go before
-    these. Reading them off position_ids waits for the device, once for each mask of a forward pass.
+    The first two come from position_ids, and are None if each row of the batch is a sequence; if there is no window
+    either, the result is None. Cuts that come with the batch, cu_seq_lens_q and cu_seq_lens_k, take precedence.
+    Reading them from position_ids waits for the device, once for each mask of a forward pass.
     """
     config = kwargs.get("config")
     if config is not None and not _asks(type(config)):
@@ -141,24 +141,24 @@ def mask(
 
 
 def _cuts_before(begins):
-    """Cuts and the longest length by whether a sequence begins at each but the first place of rows (B, T - 1)."""
+    """Cuts and the longest length, given whether a sequence begins at each place of rows but the first, (B, T - 1)."""
     begins = torch.nn.functional.pad(begins, (1, 0), value=True)
     cuts = torch.nn.functional.pad(begins.flatten().nonzero()[:, 0], (0, 1), value=begins.numel())
     return cuts.to(torch.int32), int(cuts.diff().max())
 
 
 def _cuts_of(positions, batch_size):
-    """The same by position_ids, as transformers reads them: a sequence goes on as long as they count up by 1."""
+    """The same from position_ids, as transformers reads them: a sequence goes on as long as they count up by 1."""
     return _cuts_before((positions.diff() != 1).expand(batch_size, -1))
 
 
 def _window(attention_mask):
-    """The window of the layers that a mask was made for; None where they have none."""
+    """The window of the layers that a mask was made for, or None."""
     return attention_mask[2] if isinstance(attention_mask, tuple) else None
 
 
 def _rows(attention_mask, query, key, kwargs):
-    """The keywords of `attention` by what comes with the batch, by its positions, or by its rows."""
+    """The keywords of `attention`, from cuts that come with the batch, from its positions, or from its rows."""
     cuts = None
     if isinstance(attention_mask, tuple):
         cuts, longest, _ = attention_mask
@@ -166,13 +166,13 @@ def _rows(attention_mask, query, key, kwargs):
     if attention_mask is not None or kwargs.get("cu_seq_lens_q") is not None:
         return _cuts(attention_mask, query, key, kwargs)
     if cuts is None and _count_all(kwargs.get("position_ids"), query, key):
-        # beside a cache, `mask` is told nothing of them
+        # with a cache, `mask` does not get them
         cuts, longest = _by_positions(_cuts_of, kwargs["position_ids"], query.shape[0])
     return _cuts(None, query, key, kwargs) if cuts is None else {"cu_seqlens": cuts, "max_seqlen": longest}
 
 
 def _cuts(attention_mask, query, key, kwargs):
-    """The keywords of `attention` by what comes with the batch, or by its rows."""
+    """The keywords of `attention`, from cuts that come with the batch, or from its rows."""
     if kwargs.get("cu_seq_lens_q") is not None:
         for name in ("cu_seq_lens_k", "max_length_q", "max_length_k"):
             if kwargs.get(name) is None:
@@ -198,7 +198,7 @@ def _cuts(attention_mask, query, key, kwargs):
 
 
 def _neighbours(mask_function, batch_size, kv_length, device):
-    """Whether a query sees the key before its own, and whether the one before sees its key: (B, kv_length - 1) both."""
+    """Whether a query sees the key before its own, and whether the one before sees its key: both (B, kv_length - 1)."""
     entry, here = torch.arange(batch_size, device=device)[:, None], torch.arange(1, kv_length, device=device)[None]
     head = torch.zeros((), dtype=torch.int64, device=device)
     before, after = mask_function(entry, head, here, here - 1), mask_function(entry, head, here - 1, here)
@@ -206,7 +206,7 @@ def _neighbours(mask_function, batch_size, kv_length, device):
 
 
 def _count_all(positions, query, key):
-    """Whether they are those of all queries and keys; compilers and captures of CUDA graphs look at none."""
+    """Whether they are those of all queries and keys; compilers and captures of CUDA graphs read none."""
     if not isinstance(positions, torch.Tensor) or torch.compiler.is_compiling():
         return False
     if positions.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -215,31 +215,31 @@ def _count_all(positions, query, key):
 
 
 def _by_positions(make, positions, *more):
-    """What is made of them: once for all layers, unless nobody counts how often they are written to."""
+    """make(positions, *more), once for all layers, unless torch does not count writes to the tensor."""
     return make(positions, *more) if positions.is_inference() else _once(make, positions, *more)
 
 
-LAST = {}  # by what made them: the tensors of the last call, and what became of them
+LAST = {}  # by function: the tensor of its last call, and the result
 
 
 def _once(make, x, *more):
-    """What is made of a tensor, made anew only for another one, or where it was written to."""
+    """make(x, *more), computed again only for another tensor, or after a write to it."""
     last, version = LAST.get(make), 0 if x.is_inference() else x._version
     if last is None or last[0] is not x or last[1] != (version, *more):
         last = LAST[make] = x, (version, *more), make(x, *more)
     return last[2]
 
 
-# types of models some of whose layers make attention, or a mask of all pairs, themselves, while others ask by its name
+# model types in which some layers compute attention, or a mask of all pairs, themselves; others look it up by name
 IN_PART = ("bigbird_pegasus", "doge", "git", "informer")
-ASKS = {}  # a class of configurations -> whether all layers of its models leave attention to what has the name
+ASKS = {}  # a class of configurations -> whether all layers of its models look attention up by name
 
 
 @torch.compiler.assume_constant_result
 def _asks(configs):
-    """Whether all layers of a class's models leave attention to what has the name, as far as is known.
+    """Whether all layers of a class's models look attention up by name, as far as is known.
 
-    Others would take what `mask` gives for a mask of all pairs, and None for one that hides nothing.
+    Other layers would take the result of `mask` for a mask of all pairs, and None for one that hides nothing.
     """
     if configs not in ASKS:
         ASKS[configs] = _asks_by_source(configs)
@@ -247,9 +247,9 @@ def _asks(configs):
 
 
 def _asks_by_source(configs):
-    """The same, as transformers finds it out where a model that is there already gets another attention.
+    """The same, found out as transformers does if an existing model gets another attention.
 
-    A class without models of its own stands for the models of the one that it derives from.
+    A class without models of its own stands for the models of its base class.
     """
     for base in configs.__mro__:
         if vars(base).get("model_type") in IN_PART:

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  66bf57f034e21cc3
-#   text hash     ed160ae71676cc10
+#   content hash  ec7704c05ad419ec
+#   text hash     543da952ebf3be73
 #   render with   attnforge render specs/packed_full.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

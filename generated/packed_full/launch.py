@@ -1,26 +1,26 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0cb89782b7d018d7
-#   text hash     cb31b557c8f9c9d8
+#   content hash  5106545387d49913
+#   text hash     bbba496806498870
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
+from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
 
 def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale):
-    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
+    """Out and LSE of checked arguments; the LSE is in log2 units, and inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, max(scale, 1e-37))
 
 
 def natural(lse, count, cu_seqlens, longest):
-    """The LSE as users know it: of as many rows, one after the other; -inf for those that no sequence has."""
+    """The LSE for users: in natural-log units, for `count` rows in order, -inf for rows of no sequence."""
     row = torch.arange(count, device=lse.device, dtype=cu_seqlens.dtype)
     b = torch.searchsorted(cu_seqlens, row, right=True, out_int32=True) - 1
     first = cu_seqlens[b].clamp(min=0)
@@ -57,7 +57,7 @@ def _attend(
 
 def _outputs(q, v, cu_seqlens_q):
     rows, heads, _ = q.shape
-    # what lies between sequences is nobody's: it has no share in sums, and the same value each time
+    # values between sequences belong to none: inf leaves them out of sums, and makes them the same each time
     lse = q.new_full((heads, runtime.aligned_length(rows, cu_seqlens_q)), float("inf"), dtype=torch.float32)
     return q.new_empty(rows, heads, v.shape[-1]), lse
 
@@ -68,7 +68,7 @@ def _(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale):
 
 
 def _common(q, k, v, cu_seqlens_q, max_seqlen_q, max_seqlen_k, lse, block_m, block_n):
-    """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
+    """Values that several kernels share, by parameter: a launch passes on those that its kernel takes."""
     return dict(
         q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
         v_desc=runtime.tile_source(v, block_n), q_total=q.shape[0], max_seqlen_q=max_seqlen_q, k_total=k.shape[0],

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4f4abe7bb2d57ccf
-#   text hash     1a826064ddb6bd37
+#   content hash  4b7992cd276c5650
+#   text hash     72ae12acf2ffaf57
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -29,8 +29,8 @@ def reference(
 ):
     """Softmax attention without a mask, for sequences packed into one tensor.
 
-    Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
-    Under autocast, too, which casts q, k and v to its dtype first.
+    Takes and returns what `attention` does, on any device; computes in float32, or in float64 for float64 inputs.
+    The same holds under autocast, which first casts q, k and v to its dtype.
     """
     _check(q, k, v)
     if torch.is_autocast_enabled(q.device.type):
@@ -59,20 +59,20 @@ def reference(
             rows.append(torch.arange(q_first, q_end, device=q.device))
             outs.append(out[0])
             lses.append(lse[0])
-        # rows that no sequence has
+        # rows of no sequence
         out = q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
         lse = v.new_full((q.shape[1], q.shape[0]), -math.inf)
         if rows:
             out = out.index_copy(0, torch.cat(rows), torch.cat(outs))
             lse = lse.index_copy(1, torch.cat(rows), torch.cat(lses, 1))
-        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        # an empty sum of each, 0, connects to autograd the inputs that no result depends on
         nothing = sum(x[None][:0].sum() for x in (q, k, v))
         out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
 
 
 def _check(q, k, v):
-    """Tells of shapes that do not go with each other."""
+    """Raises an error for shapes that do not fit together."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 3:
             raise ValueError(f"{name}: expected 3 axes (tokens, heads, head size), got shape {tuple(x.shape)}")
@@ -85,7 +85,7 @@ def _check(q, k, v):
 
 
 def _attend(q, k, v, scale, q_begin):
-    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
+    """Attention of a batch with sequences of equal length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
 
     `q_begin` is the position of the first query.
     """
@@ -93,7 +93,7 @@ def _attend(q, k, v, scale, q_begin):
     k_len = k.shape[1]
     heads = q.shape[2]
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
-    if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
+    if 0 in (q.shape[0], q_len, k_len):  # no element for terms to index
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse
 
@@ -103,12 +103,12 @@ def _attend(q, k, v, scale, q_begin):
 
 
 def _scores(q, k):
-    """q·k of each query and key, (B, Hq, Tq, Tk)."""
+    """q·k for each query and key, (B, Hq, Tq, Tk)."""
     return torch.einsum("bihd,bjhd->bhij", q, k)
 
 
 def _weighted(score, v):
-    """The softmax of scores, times v, and its LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
+    """The softmax of scores times v, and its LSE; a row of only -inf gives 0, -inf and gradients of 0."""
     top = score.detach().amax(-1, keepdim=True)
     top = torch.where(top == -math.inf, 0.0, top)
     weight = torch.exp(score - top)

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6865c3598c7cdefb
-#   text hash     fa226d95d9e2cf4a
+#   content hash  3015fa7c5a251d89
+#   text hash     00e2fececc3d6a37
 #   render with   attnforge render specs/packed_full.yaml
-"""The package as the attention of models of the library transformers: `register` gives it a name there.
+"""The package as an attention implementation for models of the library transformers: `register` names it there.
 
 Written for transformers 5.23. A layer whose window, cap, sinks, bias or mask is not the spec's is refused.
 """
@@ -25,7 +25,7 @@ SPEC = "packed_full"
 
 
 def register(name: str = f"attnforge_{SPEC}") -> str:
-    """The name, once models may be given it as `attn_implementation`."""
+    """Register the package for models; return its name, for `attn_implementation`."""
     if not isinstance(name, str):
         raise TypeError(f"name: expected a string, got {name!r}")
     for word in ("flash", "sdpa", "flex", "eager", "/", "|"):
@@ -51,10 +51,10 @@ def attend(
     is_causal=None,
     **kwargs,
 ):
-    """(out, None): what a layer takes for its attention, out (B, Tq, Hq, Dv), and for the weights.
+    """(out, None): the attention of a layer, out (B, Tq, Hq, Dv), and None in place of the weights.
 
-    query (B, Hq, Tq, D), key (B, Hkv, Tk, D) and value (B, Hkv, Tk, Dv), rotated where the model does so
-    attention_mask: what `mask` gave, or None
+    query (B, Hq, Tq, D), key (B, Hkv, Tk, D) and value (B, Hkv, Tk, Dv), rotated if the model does so
+    attention_mask: the result of `mask`, or None
     """
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
@@ -102,7 +102,7 @@ def mask(
     device="cpu",
     **kwargs,
 ):
-    """None: cuts come with the batch, cu_seq_lens_q and cu_seq_lens_k, or each of its rows is a sequence."""
+    """None: cuts come with the batch, as cu_seq_lens_q and cu_seq_lens_k, or each of its rows is a sequence."""
     config = kwargs.get("config")
     if config is not None and not _asks(type(config)):
         raise ValueError(
@@ -126,7 +126,7 @@ def mask(
 
 
 def _cuts(attention_mask, query, key, kwargs):
-    """The keywords of `attention` by what comes with the batch, or by its rows."""
+    """The keywords of `attention`, from cuts that come with the batch, or from its rows."""
     if kwargs.get("cu_seq_lens_q") is not None:
         for name in ("cu_seq_lens_k", "max_length_q", "max_length_k"):
             if kwargs.get(name) is None:
@@ -151,16 +151,16 @@ def _cuts(attention_mask, query, key, kwargs):
     return rows
 
 
-# types of models some of whose layers make attention, or a mask of all pairs, themselves, while others ask by its name
+# model types in which some layers compute attention, or a mask of all pairs, themselves; others look it up by name
 IN_PART = ("bigbird_pegasus", "doge", "git", "informer")
-ASKS = {}  # a class of configurations -> whether all layers of its models leave attention to what has the name
+ASKS = {}  # a class of configurations -> whether all layers of its models look attention up by name
 
 
 @torch.compiler.assume_constant_result
 def _asks(configs):
-    """Whether all layers of a class's models leave attention to what has the name, as far as is known.
+    """Whether all layers of a class's models look attention up by name, as far as is known.
 
-    Others would take what `mask` gives for a mask of all pairs, and None for one that hides nothing.
+    Other layers would take the result of `mask` for a mask of all pairs, and None for one that hides nothing.
     """
     if configs not in ASKS:
         ASKS[configs] = _asks_by_source(configs)
@@ -168,9 +168,9 @@ def _asks(configs):
 
 
 def _asks_by_source(configs):
-    """The same, as transformers finds it out where a model that is there already gets another attention.
+    """The same, found out as transformers does if an existing model gets another attention.
 
-    A class without models of its own stands for the models of the one that it derives from.
+    A class without models of its own stands for the models of its base class.
     """
     for base in configs.__mro__:
         if vars(base).get("model_type") in IN_PART:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  aab5bbe589faa937
-#   text hash     f9cbf7737c223f1c
+#   content hash  b23f85d71eaa030f
+#   text hash     04676c44d4c33c3c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -33,11 +33,11 @@ def attention(
     """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
     q (Nq, Hq, D), k (Nk, Hkv, D), v (Nk, Hkv, Dv) hold all sequences, one after the other; out is (Nq, Hq, Dv).
-    Rows that no sequence has, such as those behind the last, are 0 in out and in gradients.
+    Rows of no sequence, such as those after the last one, are 0 in out and in gradients.
     Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 512.
 
-    cu_seqlens, max_seqlen: int32 (S + 1,), where each sequence begins and the last ends, and the longest one's length
-    cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k: the same for queries and keys apart
+    cu_seqlens, max_seqlen: int32 (S + 1,), where each sequence begins and the last one ends; length of the longest one
+    cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k: the same for queries and keys separately
     log_decay: (Nk, Hq); logarithm of each token's decay, at most 0
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (Hq, Nq)
@@ -72,7 +72,7 @@ def _attention(
     scale,
     return_lse,
 ):
-    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    """The body of `attention`; from here on, names from the spec begin with `in_`, as in the kernels."""
     q, k, v = arguments.cast(q, k, v)
     arguments.check_operands(q, k, v, axes=("tokens", "heads", "head size"), grouped=True, widest=(512, 512))
     if cu_seqlens is not None or max_seqlen is not None:
@@ -110,11 +110,11 @@ def _attention(
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
-        # kernels take maxima before they scale: the sign goes to q
+        # kernels take maxima before they scale, so the sign moves to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
-    # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
+    # not earlier: once imported, triton ignores changes to TRITON_INTERPRET
     from . import launch
 
     dtype = q.dtype

@@ -1,75 +1,76 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bf6a5ed6049b42fd
-#   text hash     8f5115c1e09b009e
+#   content hash  89cc08d875e77f5b
+#   text hash     297cfad3864c3aa9
 #   render with   attnforge render specs/packed_log_decay.yaml
-"""The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
+"""The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
-Programs take items as they have time: tiles of BLOCK_M queries, those of a group of heads from the last row back. In
-each program one warp loads, and workers of four warps take 64 of the queries each, side by side:
+Programs take the next item when they are free. An item is a tile of BLOCK_M queries; a group of heads goes from the
+last row back. In each program one warp loads, and each worker, a group of four warps, computes 64 of the queries:
 
-    load_tiles   waits until a stage of a buffer is free, and has the next tile of keys or of values copied into it
-    work         for each tile of keys: the product that makes its scores, and without a wait the one that adds the
-                 weighted values of the tile before; then the weights of the first
+    load_tiles   waits until a buffer stage is free, then has the next tile of keys or values copied into it
+    work         for each tile of keys: issues the product for its scores and, without waiting, the product that adds
+                 the weighted values of the previous tile; then computes the weights of the current tile
 
-A stage is ready once all its bytes have come, and free once every worker is done with it; a barrier counts each.
-Tiles of keys are visited from the last to the first: mixed ones, full ones, and mixed ones again.
-With bfloat16 a row's weights are measured from 2**63 times the largest one of the first tile that shows it a key: full
-tiles need no search for larger ones. If a row's weights add up to more than 2 by that, its LSE becomes NaN, and its
-tile is done once more; such rows then follow their largest score.
+A stage is ready when all its bytes have arrived, and free when every worker is done with it; each has a barrier.
+Tiles of keys are visited from the last to the first: mixed tiles, full ones, and mixed ones again.
+With bfloat16 a row's weights are relative to 2**63 times the largest weight of the first tile that shows it a key, so
+full tiles need no search for a larger one. If the weights of a row then add up to more than 2, its LSE becomes NaN, and
+its tile is computed once more; in this second pass such rows track their largest score.
 
 Layouts
-    SCORES     [64, BLOCK_N] in registers, as a product leaves them; a quad of threads holds a row
+    SCORES     [64, BLOCK_N] in registers, the result layout of a product; a quad of threads holds a row
     OUT        [64, BLOCK_DV], likewise
-    WEIGHTS    [64, BLOCK_N] as the left operand of the product that makes OUT
+    WEIGHTS    [64, BLOCK_N] as the left operand of the product that computes OUT
     SUMS       [64, 8]: each thread adds up its own columns of SCORES
-    WIDE       [64, BLOCK_DV], 16 bytes of a row in each thread, as memory takes them
+    WIDE       [64, BLOCK_DV], 16 bytes of a row in each thread, for stores to memory
 
 Symbols
-    items, item        tiles of queries of all heads, and the number of one
-    slots, slot        room for tiles of queries of a head, and the number of such a place
-    group              heads of a group
-    coming             the next item, taken while the one at hand is loaded
-    places             for each stage of queries which tile, sequence and head they are of
-    number             twice the tile, and one more if it is done again
-    again              1 if the tile is done again, as rows have outgrown their first keys
-    idle               how many stages in a row had no tile
-    room               tiles of a sequence, or one more
-    STAGES, Q_STAGES   stages of the buffers of keys and of values, and of that of queries
-    queries, buffers   the buffer of queries with its barriers; those of keys and of values
-    WORKERS            how many workers a program has
-    WORKER             which of the workers this is
-    arguments          what workers take of the kernel's parameters
-    lengths            what the loader takes of the kernel's parameters
-    terms              a tuple that a worker, or the loader, makes for its steps: what none of them changes
-    x_buffer           tiles of x in shared memory, by stage
-    x_ready            for each of its stages a barrier that the tile has come
-    x_free             for each of its stages a barrier that all workers are done with the tile
+    items, item        number of tiles of queries of all heads, and the index of one
+    slots, slot        number of places for tiles of queries of a head, and the index of one
+    group              number of heads in a group
+    coming             the next item, taken while the current one is loaded
+    places             for each stage of queries, its tile, sequence and head
+    number             twice the index of the tile, plus 1 if it is computed again
+    again              1 if the tile is computed again because rows have outgrown their first keys
+    idle               number of consecutive stages without a tile
+    room               number of tiles of a sequence, or one more
+    STAGES, Q_STAGES   number of stages of the buffers of keys and of values, and of the buffer of queries
+    queries, buffers   the buffer of queries, and the buffers of keys and of values, with their barriers
+    WORKERS            number of workers in a program
+    WORKER             index of this worker
+    arguments          the kernel parameters that workers need
+    lengths            the kernel parameters that the loader needs
+    terms              a tuple that a worker or the loader builds for its steps: values that no step changes
+    x_buffer           tiles of x in shared memory, one per stage
+    x_ready            for each of its stages, the barrier for the tile's arrival
+    x_free             for each of its stages, the barrier at which all workers report that they are done with the tile
     scale_log2         scale * LOG2E
-    at                 tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
-    phase              a round's last bit: by it a barrier tells the round that a wait is for from the one before
-    ends               tiles so far that reach into the next sequence
-    v_come             a barrier that such a tile has come: the loader clears rows before workers see it
-    k_added            what terms add to all scores of a key, divided by the scale: products of scores begin with it
-    q_added            what they add to all scores of a query, likewise
-    k_added_tile       k_added of each key of the tile at hand
-    added_ready        for each stage a barrier that the loader has stored k_added
-    visits             walks so far that had a tile
-    low, high          ends of the tiles of keys that rows of any worker see
-    begun              tiles of queries so far: this one has stage begun % Q_STAGES
-    others             the tile whose rows make scores with those of a tile of queries, or of keys
-    before             the stage of the tile before
-    turns              a barrier for each of three workers: it is its turn to issue products
-    packed             the weights of the tile before, two in each int32
-    OVERLAPPED         whether the product of the values before runs on while scores are weighed
-    rest               tiles before it are still to come
-    grows              whether m follows a row's largest score: with float16 always, else if it has outgrown its first
-                       keys
-    STEADY             whether m stays what it is for all rows of a tile
-    outgrown           whether a row's weights add up to too much of what they are measured from
-    verdicts           for each stage and worker which rows have outgrown their first keys
-    first_lse          what the first pass left in the place of the LSE
+    at                 number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
+    phase              phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    ends               number of tiles so far that reach into the next sequence
+    v_come             the barrier for the arrival of such a tile, in which the loader clears rows before workers see it
+    k_added            what terms add to all scores of a key, divided by the scale: the products for scores start from
+                       it
+    q_added            what terms add to all scores of a query, likewise
+    k_added_tile       k_added of each key of the current tile
+    added_ready        for each stage, the barrier at which the loader reports that it has stored k_added
+    visits             number of ranges of tiles of keys so far that were not empty
+    low, high          range of the tiles of keys that rows of any worker see
+    begun              number of tiles of queries so far: the current one has stage begun % Q_STAGES
+    others             the second operand of the product for scores: a tile of keys, or of queries
+    before             the stage of the previous tile
+    turns              for each of three workers, the barrier at which it waits for its turn to issue products
+    packed             the weights of the previous tile, two in each int32
+    OVERLAPPED         whether the product with the previous values keeps running while weights are computed
+    rest               tiles of keys before this index remain
+    grows              whether m tracks a row's largest score: always with float16, otherwise if it has outgrown its
+                       first keys
+    STEADY             whether m stays unchanged for all rows of a tile
+    outgrown           whether the sum of a row's weights, which are relative to its first keys, is too large
+    verdicts           for each stage and worker, which rows have outgrown their first keys
+    first_lse          the LSE that the first pass stored
 """
 
 import triton
@@ -88,9 +89,9 @@ copy_tile = runtime.gluon_copy_of_tiles()
 
 @gluon.jit
 def take_next(lse_ptr, q_rows, items):
-    """The number of an item that no program has taken, or one behind the last.
+    """The number of an item that no program has taken yet, or one past the last.
 
-    They count in a place of the LSE that no sequence has, from the bits of infinity on: who takes the last puts these back.
+    The counter is an element of the LSE outside any sequence. It starts at the bits of inf; the last taker resets it.
     """
     taken_ptr = tl.cast(lse_ptr + q_rows - 1, tl.pointer_type(tl.int32), bitcast=True)
     taken = tl.atomic_add(taken_ptr, 1, sem="relaxed") - 0x7F800000
@@ -101,10 +102,10 @@ def take_next(lse_ptr, q_rows, items):
 
 @gluon.jit
 def find_tile(cu_seqlens_ptr, slot, sequences, ROWS: gl.constexpr):
-    """The sequence that a slot belongs to by `cu_seqlens_ptr`, and which of its tiles it is.
+    """The sequence that a slot belongs to, according to `cu_seqlens_ptr`, and which of its tiles the slot is.
 
-    Sequence b, which begins in row n, has slots from n // ROWS + b on: as many as it has tiles, or one more. The first one
-    has those before it as well, the last one those behind. Each thread of a warp looks at one of 32 of those that come into question.
+    Sequence b, which begins in row n, has slots from n // ROWS + b on: as many as it has tiles, or one more. The first
+    sequence also has the slots before it, the last one those behind. Each thread of a warp checks one of 32 candidates.
     """
     b, begin, count = 0, 0, sequences
     while count > 1:
@@ -119,7 +120,7 @@ def find_tile(cu_seqlens_ptr, slot, sequences, ROWS: gl.constexpr):
 
 @gluon.jit
 def hand_on(places, stage, tile, b, head):
-    """Tell workers which tile of which head a stage has."""
+    """Tell workers which tile of which head a stage holds."""
     ONE: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     places.index(stage * 3).store(gl.full([1], tile, gl.int32, ONE))
     places.index(stage * 3 + 1).store(gl.full([1], b, gl.int32, ONE))
@@ -128,25 +129,25 @@ def hand_on(places, stage, tile, b, head):
 
 @gluon.jit
 def handed_on(number):
-    """A number in shared memory."""
+    """Read a number from shared memory."""
     return tl.max(number.load(gl.BlockedLayout([1], [32], [gl.num_warps()], [0])), 0)
 
 
 @gluon.jit
 def next_place(begun, ready, places, STAGES: gl.constexpr):
-    """The next tile, once `ready` tells that it has come, its batch entry and its head; a number below 0 after the last."""
+    """The next tile, once it is `ready`, with its batch entry and head; a negative number after the last tile."""
     stage = begun % STAGES
     mbarrier.wait(ready.index(stage), begun // STAGES & 1)
     place = stage * 3
     return handed_on(places.index(place)), handed_on(places.index(place + 1)), handed_on(places.index(place + 2))
 
 
-NO_TILE = tl.constexpr(2**20)  # behind the last one of any sequence
+NO_TILE = tl.constexpr(2**20)  # past the last tile of any sequence
 
 
 @gluon.jit
 def verdict_buffer(COUNT: gl.constexpr):
-    """COUNT times what a worker tells of its 64 rows: 1 where one has outgrown its first keys."""
+    """COUNT verdicts of a worker on its 64 rows: 1 for each row that has outgrown its first keys."""
     made = gl.allocate_shared_memory(gl.int32, [COUNT, 64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     for i in gl.static_range(COUNT):
         made.index(i).store(gl.full([64], 0, gl.int32, gl.BlockedLayout([1], [32], [gl.num_warps()], [0])))
@@ -155,7 +156,7 @@ def verdict_buffer(COUNT: gl.constexpr):
 
 @gluon.jit
 def outgrew(verdicts, stage, WORKERS: gl.constexpr):
-    """What workers have told of their 64 rows of a stage each, joined: 0 if none has outgrown its first keys."""
+    """The verdicts of all workers on their 64 rows of a stage, combined: 0 if no row has outgrown its first keys."""
     found = 0
     for worker in gl.static_range(WORKERS):
         told = verdicts.index(stage * WORKERS + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
@@ -172,9 +173,9 @@ def matrix(buffer, i):
 
 @gluon.jit
 def score_product(rows, others, below, D: gl.constexpr, ADDS: gl.constexpr):
-    """The product, not waited for, of the rows of two tiles, on top of `below` if it ADDS to that.
+    """Issue, without waiting, the product of the rows of two tiles, added to `below` if ADDS is true.
 
-    It is made without the last 64 of 256 columns where they are empty.
+    If the last 64 of 256 columns are empty, they are left out.
     """
     if rows.shape[1] == 256 and D <= 192:
         left, right = rows.slice(0, 128, 1), others.slice(0, 128, 1).permute((1, 0))
@@ -187,7 +188,7 @@ def score_product(rows, others, below, D: gl.constexpr, ADDS: gl.constexpr):
 
 @gluon.jit
 def pack(p, dtype: gl.constexpr):
-    """Two weights of 16 bits, as `dtype`, in each int32: so they pass from step to step without being taken apart."""
+    """Pack weights as `dtype`, two in each int32: as 16-bit values they would be unpacked and repacked at each step."""
     even, odd = gl.split(p.reshape([p.shape[0], p.shape[1] // 2, 2]))
     if dtype == gl.bfloat16:
         return gl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [even, odd], gl.int32, True, 1)
@@ -197,7 +198,7 @@ def pack(p, dtype: gl.constexpr):
 
 @gluon.jit
 def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
-    """The weights, of type `dtype`, as the left operand of a product."""
+    """Unpack the weights, of type `dtype`, as the left operand of a product."""
     even = packed.to(gl.uint16).to(dtype, bitcast=True)
     odd = (packed >> 16).to(gl.uint16).to(dtype, bitcast=True)
     return gl.convert_layout(gl.join(even, odd).reshape([packed.shape[0], packed.shape[1] * 2]), WEIGHTS)
@@ -205,19 +206,19 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 @gluon.jit
 def apart(x):
-    """Integers as the compiler knows nothing of them: it would make bits of a word of comparisons of distances."""
+    """Integers made opaque to the compiler, which would pack comparisons of distances into the bits of a word."""
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], gl.int32, True, 1)
 
 
 @triton.constexpr_function
 def operands(result, results, inputs, given="f"):
-    """The constraints of PTX that has so many results and inputs, floats or words: `=&` where a result is written early."""
+    """Constraints of inline PTX with so many results and inputs, floats or words; `=&` marks results written early."""
     return ",".join([result] * results + [given] * inputs)
 
 
 @triton.constexpr_function
 def watching(count):
-    """PTX that goes on once `count` values of a thread are there; its branch is never taken: no arithmetic gives that NaN."""
+    """PTX that continues once `count` values of a thread are known; it never branches: no arithmetic gives that NaN."""
     found = [f"setp.eq{'.or' * (i > 0)}.s32 p, ${count + i}, 0x7fc12345{', p' * (i > 0)};" for i in range(count)]
     lines = [
         "{",
@@ -232,16 +233,16 @@ def watching(count):
 
 @gluon.jit
 def in_order(x, COUNT: gl.constexpr):
-    """Values x, COUNT in each thread, found before what follows begins: the assembler moves a wait up past all but a branch."""
+    """Values x, COUNT per thread, known before what follows begins: only branches stop the assembler hoisting waits."""
     constraints: gl.constexpr = operands("=&r", COUNT, COUNT, "r")
     return gl.inline_asm_elementwise(watching(COUNT), constraints, [x], gl.float32, False, COUNT)
 
 
 @triton.constexpr_function
 def shrinking(count):
-    """PTX that multiplies `count` values of a thread by factors of their rows: a warp whose factors are all 1 is done sooner.
+    """PTX that multiplies `count` values of a thread by their rows' factors; warps with factors of 1 alone skip it.
 
-    As a product leaves them, a thread's values are in two rows, two of the first, two of the second, and so on.
+    In the result of a product, a thread's values are in two rows: two of the first, two of the second, and so on.
     """
     lines = [
         "{",
@@ -256,7 +257,7 @@ def shrinking(count):
 
 @gluon.jit
 def shrunk(acc, shrink):
-    """The rows of acc, each times its factor: warps in which no row's largest score has grown have nothing to do."""
+    """The rows of acc, each times its factor; warps in which no row's largest score has grown skip the products."""
     COUNT: gl.constexpr = acc.shape[1] // 2  # of each of 128 threads
     return gl.inline_asm_elementwise(
         shrinking(COUNT), operands("=f", COUNT, 2 * COUNT), [acc, shrink[:, None]], gl.float32, False, COUNT
@@ -265,9 +266,9 @@ def shrunk(acc, shrink):
 
 @gluon.jit
 def as_stored(out, q_tile, WIDE: gl.constexpr, Q_STAGES: gl.constexpr):
-    """A tile of out with 16 bytes of a row in each thread: its values change threads in the memory of the queries.
+    """A tile of out with 16 bytes of a row in each thread, rearranged in the shared memory of the queries.
 
-    With one stage of these, the next ones already come there: values change threads of a warp, which keeps its rows.
+    With a single stage the next queries already arrive there: then each warp rearranges its own rows by itself.
     """
     if Q_STAGES == 1:
         return gl.convert_layout(out, gl.BlockedLayout([2, 8], [8, 4], [4, 1], [1, 0]))
@@ -279,7 +280,7 @@ def as_stored(out, q_tile, WIDE: gl.constexpr, Q_STAGES: gl.constexpr):
 
 @gluon.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
-    """Store rows of a tile below row `count`, the first WIDTH columns of each."""
+    """Store the first WIDTH columns of the rows of a tile, as far as they lie before row `count`."""
     row = first + gl.arange(0, x.shape[0], gl.SliceLayout(1, x.type.layout))
     column = gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]
@@ -291,16 +292,16 @@ def clear_rows(
     ptr, stride, b, sequences, offset, length, end, total, tile, tiles, WIDE: gl.constexpr, COLUMNS: gl.constexpr,
     WIDTH: gl.constexpr
 ):  # fmt: skip
-    """Store zeros in rows that belong to no sequence: worker `tile` of `tiles` has a share of those near b.
+    """Store zeros in rows that belong to no sequence; worker `tile` of `tiles` clears a share of those near sequence b.
 
     Of `total` rows the sequence has `length` from `offset` on; it has room up to row `end`.
     """
     zeros = gl.full([64, COLUMNS], 0.0, gl.float32, WIDE)
-    # a sequence that is longer than told ends early; the last one has all rows behind it
+    # a sequence longer than max_seqlen is cut short; the last one owns all rows behind it
     end = tl.where(b + 1 == sequences, total, end)
     for first in tl.range(offset + length + tile * 64, end, tiles * 64):
         store_rows(ptr, stride, zeros, first, end, WIDTH)
-    # and the first one those before it
+    # and the first one owns those before it
     before = tl.where(b == 0, offset, 0)
     for first in tl.range(tile * 64, before, tiles * 64):
         store_rows(ptr, stride, zeros, first, before, WIDTH)
@@ -309,7 +310,7 @@ def clear_rows(
 @gluon.jit
 def clear_behind(tile, count, ROWS: gl.constexpr):
     """Clear the rows of a tile of ROWS rows in shared memory from row `count` on, eight at a time."""
-    # a warp that loads has few registers
+    # the loading warp has few registers
     WIDTH: gl.constexpr = tile.shape[1]
     COLUMNS: gl.constexpr = 128 if WIDTH > 128 else WIDTH
     STRIP: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [1, 1], [1, 0])
@@ -326,7 +327,7 @@ def clear_behind(tile, count, ROWS: gl.constexpr):
 def weigh(
     m, grows, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
-    """Weights of one tile of keys, and what `m` and the partial sums of their rows become by them."""
+    """Compute the weights of one tile of keys, and update `m` and the partial row sums with them."""
     scale_log2, q_pos, in_log_decay_at_begin_q = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
@@ -337,12 +338,12 @@ def weigh(
         score = tl.where(keep, score, float("-inf"))
     # [64]
     top = tl.max(score, 1) * scale_log2
-    # a row keeps what its first keys gave, with room for larger scores, unless it has outgrown that
+    # a row keeps the maximum of its first keys, with room for larger scores, unless it has outgrown that
     top = tl.where(grows, top, top + 63.0)
     m_new = tl.where(grows | (m == float("-inf")), tl.maximum(m, top), m)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
-    # a row that has seen no key yet keeps m = -inf: measure it from the least number, or -inf - -inf is NaN
+    # a row that has seen no key yet has m = -inf: subtract the least number instead, as -inf - -inf is NaN
     pivot = tl.maximum(m_new, -3.4028234e38)
     p = tl.exp2(score * scale_log2 - pivot[:, None])  # [64, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [64]
@@ -355,7 +356,7 @@ def weigh(
 def weigh_on(
     m, l, score, terms, OVERLAPPED: tl.constexpr
 ):  # fmt: skip
-    """Weights of one tile of keys that all rows see, measured from what those before were, and partial sums with them."""
+    """Compute the weights of a tile of keys that all rows see, with `m` unchanged, and update the partial row sums."""
     scale_log2, q_pos, in_log_decay_at_begin_q = terms
     p = tl.exp2(score * scale_log2 - m[:, None])  # [64, BLOCK_N]
     l += gl.convert_layout(partial_row_sums(p), l.type.layout, assert_trivial=True)
@@ -369,7 +370,7 @@ def attend_first(
     at, m, grows, l, q_tile, k_start, buffers, q_added, terms, STAGES: tl.constexpr, D: tl.constexpr,
     BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr
 ):  # fmt: skip
-    """Weights of the first tile of keys, which is mixed or may as well be taken for such."""
+    """Compute the weights of the first tile of keys, which is mixed or may be treated as mixed."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
     stage = at % STAGES
     mbarrier.wait(added_ready.index(stage), at // STAGES & 1)
@@ -389,9 +390,9 @@ def attend(
     D: tl.constexpr, BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WEIGHTS: tl.constexpr,
     WORKERS: tl.constexpr, WORKER: tl.constexpr, mixed
 ):  # fmt: skip
-    """Update (acc, m, l) with the scores of one tile of keys, and acc with the weighted values of the tile before.
+    """Update (acc, m, l) with the scores of one tile of keys, and acc with the weighted values of the previous tile.
 
-    Three workers issue their products in turns: what one then does to its scores, another one's products overlap.
+    Three workers issue their products in turn, so that one worker's softmax overlaps with the products of another.
     """
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
     stage, before = at % STAGES, (at - 1) % STAGES
@@ -409,7 +410,7 @@ def attend(
         mbarrier.arrive(turns.index((WORKER + 1) % WORKERS), count=1)
     score = warpgroup_mma_wait(1, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    # the product of the values runs on while scores are weighed, where that is faster
+    # where that is faster, the product with the values keeps running while weights are computed
     OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
     STEADY: gl.constexpr = not mixed and v_buffer.dtype == gl.bfloat16
     if STEADY:
@@ -417,7 +418,7 @@ def attend(
     else:
         m, l, p, shrink = weigh(m, grows, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
     acc = warpgroup_mma_wait(0, [adding])
-    # the product read the registers of the weights before until here
+    # until here the product was reading the registers of the previous weights
     packed = pack(p, v_buffer.dtype)
     mbarrier.arrive(v_free.index(before), count=1)
     if not STEADY:
@@ -440,7 +441,7 @@ def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constex
 
 @gluon.jit
 def pass_by(at, count, buffers, STAGES: gl.constexpr):
-    """Give back so many tiles, of which the rows of this worker see nothing."""
+    """Release the next `count` tiles, in which the rows of this worker see no key."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
     for _ in tl.range(0, count):
         stage, phase = at % STAGES, at // STAGES & 1
@@ -486,7 +487,7 @@ def work(
         k_offset, k_end = find_rows(cu_seqlens_k_ptr, b, k_total)
         k_len = tl.minimum(k_end - k_offset, max_seqlen_k)
         k_aligned = (k_offset // 4 + b) * 4
-        room = q_end // BLOCK_M - q_offset // BLOCK_M + 1  # so many tiles share the rows that no sequence has
+        room = q_end // BLOCK_M - q_offset // BLOCK_M + 1  # this many tiles share the rows outside all sequences
         clear_rows(
             out_ptr + tl.cast(h, tl.int64) * DV, Hq * DV, b, sequences, q_offset, q_len, q_end, q_total,
             tile * WORKERS + WORKER, room * WORKERS, WIDE, BLOCK_DV, DV
@@ -539,13 +540,13 @@ def work(
             q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
             terms = (scale_log2, q_pos, in_log_decay_at_begin_q)
             if BLOCK_N == 64 and WORKERS == 2:
-                # tiles are as long as the rows of a worker, who has a range of its own
+                # tiles are as long as the rows of a worker, so each worker has its own range
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 first, full_first, full_last, last = keep_documents(
                     in_log_decay_ptr + in_log_decay_base, in_log_decay_stride_part, in_log_decay_stride_token, q_first,
                     q_last, 0, first, full_first, full_last, last, BLOCK_N
                 )  # fmt: skip
-                low, high = first, last  # those of all workers
+                low, high = first, last  # the range of all workers
                 q_first = tl.minimum(q_first + WORKER * 64, q_last)
                 q_last = tl.minimum(q_first + 63, q_last)
             first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
@@ -564,10 +565,10 @@ def work(
                 )  # fmt: skip
                 at += 1
                 visits += 1
-                # the first query's own key is in none of them
+                # no full tile may contain the first query's own key
                 full_last = tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)
                 full_last = tl.where(again > 0, first, full_last)
-                rest = last - 1  # tiles before it are still to come
+                rest = last - 1  # tiles before this one remain
                 for j in tl.range(full_last, rest):
                     k_start = (full_last + rest - 1 - j) * BLOCK_N
                     acc, m, l, packed = attend(
@@ -596,7 +597,7 @@ def work(
                 at = pass_by(at, first - low, buffers, STAGES)
 
             l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
-            # rows without keys: 0, and an LSE that makes every weight 0
+            # rows without keys: out is 0, the LSE makes every weight 0
             share = tl.where(l == 0, 0.0, 1 / l)
             out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
             out = as_stored(out.to(q_buffer.dtype), q_tile, WIDE, Q_STAGES)
@@ -605,7 +606,7 @@ def work(
             fence_async_shared()
             # [64]
             lse = tl.where(l == 0, float("inf"), tl.where(grows, m + tl.log2(l), m - 63.0 + tl.log2(l * 2.0**63)))
-            # NaN, too, is not known to be small; 1 of it may be a sink's
+            # a NaN counts as outgrown, too; a sink may contribute 1 to the sum
             outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
             lse = tl.where(outgrown, float("nan"), lse)
             verdicts.index(stage * WORKERS + WORKER).store(outgrown.to(gl.int32))
@@ -620,7 +621,7 @@ def load_keys(
     at, k_start, terms, k_offset, kv_h, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES: tl.constexpr,
     BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of keys and of values, and hand on what workers read of each key besides."""
+    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
     (
         in_log_decay_base, in_log_decay_anchor, in_log_decay_desc, in_log_decay_stride_token,
@@ -651,7 +652,7 @@ def load_keys(
     copy_tile(k_desc, rows, k_ready.index(stage), k_buffer.index(stage))
     mbarrier.wait(v_free.index(stage), phase ^ 1)
     if k_start + BLOCK_N > k_len:
-        # the next sequence's values: 0 times a NaN would be NaN
+        # clear the next sequence's values: 0 times a NaN would be NaN
         mbarrier.expect(v_come, v_desc.block_type.nbytes)
         copy_tile(v_desc, rows, v_come, v_buffer.index(stage))
         mbarrier.wait(v_come, ends & 1)
@@ -680,7 +681,7 @@ def load_tiles(
     begun = 0  # tiles of queries so far
     ends = 0  # ends of sequences so far
     item, again, stage = tl.program_id(0), 0, 0
-    # rounds without a tile: after as many as there are stages, none comes back
+    # rounds without a tile: after as many as there are stages, no tile can come back
     idle = tl.where(item < items, 0, Q_STAGES)
     while idle < Q_STAGES:
         coming = item
@@ -745,7 +746,7 @@ def load_tiles(
 
 @gluon.jit
 def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    """COUNT barriers, one for each stage of a buffer: they wait for as many ARRIVALS, and for all bytes expected."""
+    """COUNT barriers, one for each stage of a buffer; each waits for so many ARRIVALS, and for all expected bytes."""
     made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(COUNT):
         mbarrier.init(made.index(i), count=ARRIVALS)
@@ -799,7 +800,7 @@ def forward(
         sequences, q_rows, in_log_decay_desc, in_log_decay_ptr, in_log_decay_stride_head,
         in_log_decay_stride_token, in_log_decay_stride_part, items, slots, group
     )  # fmt: skip
-    # a worker's threads get the registers that the loader leaves
+    # workers get the registers that the loader does not need
     if WORKERS == 3:
         gl.warp_specialize(
             [

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1e186dbddb83732b
-#   text hash     8e459397c6307f51
+#   content hash  9fb0c070bd39f0a1
+#   text hash     88744f5f18ac6136
 #   render with   attnforge render specs/packed_log_decay.yaml
-"""What each kernel of hopper_backward.py gets."""
+"""Launches of the kernels of hopper_backward.py."""
 
 import torch
 

@@ -1,26 +1,26 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cd0faabd2a6df36e
-#   text hash     4393890fdecef492
+#   content hash  cc4a806d4bda46f0
+#   text hash     c9773411ae6b5e34
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
+from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
 
 def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay, max_seqlen_q, max_seqlen_k, scale):
-    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
+    """Out and LSE of checked arguments; the LSE is in log2 units, and inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay, max_seqlen_q, max_seqlen_k, max(scale, 1e-30))[:2]
 
 
 def natural(lse, count, cu_seqlens, longest):
-    """The LSE as users know it: of as many rows, one after the other; -inf for those that no sequence has."""
+    """The LSE for users: in natural-log units, for `count` rows in order, -inf for rows of no sequence."""
     row = torch.arange(count, device=lse.device, dtype=cu_seqlens.dtype)
     b = torch.searchsorted(cu_seqlens, row, right=True, out_int32=True) - 1
     first = cu_seqlens[b].clamp(min=0)
@@ -62,7 +62,7 @@ def _attend(
 
 def _outputs(q, v, cu_seqlens_q):
     rows, heads, _ = q.shape
-    # what lies between sequences is nobody's: it has no share in sums, and the same value each time
+    # values between sequences belong to none: inf leaves them out of sums, and makes them the same each time
     lse = q.new_full((heads, runtime.aligned_length(rows, cu_seqlens_q)), float("inf"), dtype=torch.float32)
     return q.new_empty(rows, heads, v.shape[-1]), lse
 
@@ -73,7 +73,7 @@ def _(q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay, max_seqlen_q, max_seqle
 
 
 def _common(q, k, v, cu_seqlens_q, in_log_decay_sums, max_seqlen_q, max_seqlen_k, lse, block_m, block_n):
-    """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
+    """Values that several kernels share, by parameter: a launch passes on those that its kernel takes."""
     return dict(
         q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
         v_desc=runtime.tile_source(v, block_n), q_total=q.shape[0], max_seqlen_q=max_seqlen_q, k_total=k.shape[0],
@@ -97,7 +97,7 @@ def _differentiate(
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
     gradients += [q.new_empty(0) for _ in wanted[3:]]
     dlse = None if dlse is None else dlse.contiguous()
-    # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
+    # whether descriptors can read values at the positions of queries: they start at multiples of 16 bytes
     level = cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay, max_seqlen_q, max_seqlen_k, out, dout,
@@ -181,7 +181,7 @@ def _empty_sums(x, cu_seqlens_k):
 
 
 def _sums(x, cu_seqlens_k, reset):
-    """The running sums of x over its last axis, as kernels read them; what is no more than `reset` begins a document."""
+    """The running sums of x over its last axis, as kernels read them; a value of `reset` or less begins a document."""
     sums, block = _empty_sums(x, cu_seqlens_k), 64 if runtime.INTERPRETED else 1024
     cache = runtime.LaunchCache.of("scan", x, cu_seqlens_k, reset)
     runtime.launch(

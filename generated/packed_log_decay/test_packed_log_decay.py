@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ca26472d6b5e2ca4
-#   text hash     fdd32e526aeaebda
+#   content hash  73bd3f935f2e94bc
+#   text hash     1a76ea6c93b9a988
 #   render with   attnforge render specs/packed_log_decay.yaml
-"""Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
+"""Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
-How, and by which rule, says checks.py. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and dtypes;
-ATTNFORGE_ERRORS=FILE appends errors beside their limits, as JSON.
+checks.py has the checks and their acceptance rule. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and
+dtypes; ATTNFORGE_ERRORS=FILE appends errors with their limits, as JSON.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_values_and_gradients(case):
     check(case)
 
 
-# other kernels may give these
+# other kernels may compute these
 @pytest.mark.parametrize("case", CASES if checks.GPU else [SMALL], ids=str)
 def test_gradients_of_q_k_and_v_alone(case):
     VARIANT.check_operands(case)
@@ -71,7 +71,7 @@ def test_each_gradient_alone(name):
     VARIANT.check_gradient_alone(name)
 
 
-@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores of a hundred
+@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores reach a hundred
 def test_scale(scale):
     check(SMALL, scale=scale)
 
@@ -91,7 +91,7 @@ def test_minus_infinity_begins_a_document(name, axis):
     VARIANT.check_sums(name, axis, [0, 31, 32], -math.inf, others=-math.inf)
 
 
-# far from 0 from the first token on, or reset by a number
+# large from the first token on, or reset by a number
 @pytest.mark.parametrize(
     ("name", "axis", "places", "value"), [("log_decay", 0, [0], -3000.0), ("log_decay", 0, [3, 40], -1000000000.0)]
 )

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  40ce27b231668afd
-#   text hash     86569c65c086314a
+#   content hash  e1bc0064b12c4c5b
+#   text hash     e18d18d044f4fbf5
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  357c8e0ca7a58acf
-#   text hash     5778fe0f89d593a4
+#   content hash  0848273da96716cb
+#   text hash     126fa221f5e5b75f
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -35,12 +35,12 @@ def attention(
     """Causal attention with rotary embedding for sequences packed into one tensor.
 
     q (Nq, Hq, D), k (Nk, Hkv, D), v (Nk, Hkv, Dv) hold all sequences, one after the other; out is (Nq, Hq, Dv).
-    Rows that no sequence has, such as those behind the last, are 0 in out and in gradients.
+    Rows of no sequence, such as those after the last one, are 0 in out and in gradients.
     Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 512.
     Tensors of int hold numbers between -2**28 and 2**28.
 
-    cu_seqlens, max_seqlen: int32 (S + 1,), where each sequence begins and the last ends, and the longest one's length
-    cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k: the same for queries and keys apart
+    cu_seqlens, max_seqlen: int32 (S + 1,), where each sequence begins and the last one ends; length of the longest one
+    cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k: the same for queries and keys separately
     cos: cosines of the angles, row p for position p
     sin: sines of the angles, row p for position p
     positions: int (Nk,), optional; rows of cos and sin, for keys and queries
@@ -85,11 +85,11 @@ def attention(
         scale = 1 / math.sqrt(q.shape[-1])
     else:
         scale = arguments.as_float("scale", scale)
-        # kernels take maxima before they scale: the sign goes to q
+        # kernels take maxima before they scale, so the sign moves to q
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
-    # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
+    # not earlier: once imported, triton ignores changes to TRITON_INTERPRET
     from . import launch
 
     dtype = q.dtype

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  969329d13b65db9b
-#   text hash     31459877450e9026
+#   content hash  d65345d724a83cd6
+#   text hash     f1e656b5a1427119
 #   render with   attnforge render specs/packed_rope.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,20 +1,20 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1aa232b3d740919a
-#   text hash     9d35ee52fd575f2d
+#   content hash  e45597f50fd65422
+#   text hash     2993d0491dd5360b
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
+from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
 
 def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, max_seqlen_k, scale):
-    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
+    """Out and LSE of checked arguments; the LSE is in log2 units, and inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(
         q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, max_seqlen_k, max(scale, 1e-37)
@@ -22,7 +22,7 @@ def attend(q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_
 
 
 def natural(lse, count, cu_seqlens, longest):
-    """The LSE as users know it: of as many rows, one after the other; -inf for those that no sequence has."""
+    """The LSE for users: in natural-log units, for `count` rows in order, -inf for rows of no sequence."""
     row = torch.arange(count, device=lse.device, dtype=cu_seqlens.dtype)
     b = torch.searchsorted(cu_seqlens, row, right=True, out_int32=True) - 1
     first = cu_seqlens[b].clamp(min=0)
@@ -65,7 +65,7 @@ def _attend(
 
 def _outputs(q, v, cu_seqlens_q):
     rows, heads, _ = q.shape
-    # what lies between sequences is nobody's: it has no share in sums, and the same value each time
+    # values between sequences belong to none: inf leaves them out of sums, and makes them the same each time
     lse = q.new_full((heads, runtime.aligned_length(rows, cu_seqlens_q)), float("inf"), dtype=torch.float32)
     return q.new_empty(rows, heads, v.shape[-1]), lse
 
@@ -76,7 +76,7 @@ def _(q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, ma
 
 
 def _common(q, k, v, cu_seqlens_q, cos, sin, positions, max_seqlen_q, max_seqlen_k, lse, block_m, block_n):
-    """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
+    """Values that several kernels share, by parameter: a launch passes on those that its kernel takes."""
     return dict(
         q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
         v_desc=runtime.tile_source(v, block_n), q_total=q.shape[0], max_seqlen_q=max_seqlen_q, k_total=k.shape[0],
@@ -171,7 +171,7 @@ def _turn(
     positions,
     block_t=32,
 ):
-    """Turns q and k by the angles of their positions."""
+    """Rotates q and k by the angles of their positions."""
     runtime.launch(
         cache, kernels.rotate, (block_t,),
         (q, q_turned, k, k_turned, cos, sin, positions, cu_seqlens_q, cu_seqlens_k),

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cc1587ba820f01be
-#   text hash     25f96c44b05d5400
+#   content hash  ef2ee5b1be05e7cd
+#   text hash     5084f6c08200dab4
 #   render with   attnforge render specs/packed_rope.yaml
-"""The variant as a layer: projections and what else stands around `attention`."""
+"""The variant as a layer: `attention` with projections and whatever else a layer has."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .api import attention
 class Attention(torch.nn.Module):
     """Causal attention with rotary embedding for sequences packed into one tensor.
 
-    hidden_size: columns of x and of what comes back
-    num_heads, num_kv_heads: heads of queries, and of keys and values; as many if None
+    hidden_size: columns of x and of the result
+    num_heads, num_kv_heads: heads of queries, and of keys and values, which are as many if None
     head_dim: columns of a head, hidden_size // num_heads if None
     v_head_dim: columns of a head of values, head_dim if None
     bias: whether q_proj, k_proj, v_proj, o_proj and g_proj have one
     qk_norm: whether q_norm and k_norm, each an RMSNorm over head_dim, follow q_proj and k_proj
-    norm_eps: what they add to mean squares
-    output_gate: whether sigmoid(g_proj(x)) multiplies what goes into o_proj
+    norm_eps: added to their mean squares
+    output_gate: whether sigmoid(g_proj(x)) multiplies the input of o_proj
     scale: factor of q·k, 1 / sqrt(head_dim) if None
     rope_theta: the base of the angles
-    max_positions: how many positions have angles at first; a longer call adds to them
+    max_positions: number of positions that have angles at first; longer calls extend them
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Attention(torch.nn.Module):
         positions: torch.Tensor | None = None,
         tables: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        """What the layer makes of x (N, hidden_size), sequences one after the other, in its shape.
+        """The layer's result for x (N, hidden_size), sequences one after the other, in the same shape.
 
         cu_seqlens, max_seqlen: int32 (S + 1,), where each sequence begins and the last ends, and the longest one's length
-        positions: int (N,), rows of the tables, where they are not counted from 0
-        tables: (cos, sin) in place of the layer's own, such as `angles` of a model's first layer gives
+        positions: int (N,), rows of the tables, if not counted from 0
+        tables: (cos, sin) in place of the layer's own, for example from `angles` of a model's first layer
         """
         if x.dim() != 2:
             raise ValueError(f"x: expected shape (N, hidden_size), got {tuple(x.shape)}")
@@ -111,7 +111,7 @@ class Attention(torch.nn.Module):
             "sin": sin,
             "positions": positions,
         }
-        # view would not find the number of heads where there are no tokens
+        # view could not infer the number of heads if there are no tokens
         q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))
         k = self.k_norm(torch.unflatten(self.k_proj(x), -1, (-1, self.head_dim)))
         v = torch.unflatten(self.v_proj(x), -1, (-1, self.v_head_dim))
@@ -122,31 +122,31 @@ class Attention(torch.nn.Module):
         return self.o_proj(out)
 
     def angles(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(cos, sin) of positions below count, float32 (count, turned columns / 2); a subclass may have others."""
+        """(cos, sin) of positions below count, float32 (count, rotated columns / 2); a subclass may override it."""
         even = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=self.q_proj.weight.device)
         rows = torch.arange(count, dtype=torch.float32, device=even.device)
         turned = torch.outer(rows, 1 / self.rope_theta ** (even / self.head_dim))
         return turned.cos(), turned.sin()
 
     def _tables(self, count, device):
-        """The layer's own tables on the device of its input, with angles of at least so many positions."""
+        """The layer's own tables on the device of its input, for at least `count` positions."""
         if self.cos.shape[0] < count:
             self._make_tables(max(count, 2 * self.cos.shape[0]))
-        elif self.cos.device != device:  # as where a state was assigned to a layer on meta
+        elif self.cos.device != device:  # for example if a state was assigned to a layer on meta
             self._make_tables(self.cos.shape[0])
         return self.cos, self.sin
 
     def _make_tables(self, count):
-        """Tables of so many positions; a layer that made them in inference mode could not be trained any more."""
+        """Make tables of `count` positions; tables made in inference mode would keep the layer from being trained."""
         with torch.inference_mode(False):
             self.cos, self.sin = self.angles(count)
 
     def _apply(self, fn, recurse=True):
-        """Moves the module; tables stay float32, and have values where parameters have none yet."""
+        """Moves the module; tables stay float32, and have values even if parameters have none yet."""
         super()._apply(fn, recurse)
         self._make_tables(self.cos.shape[0])
         return self
 
     def extra_repr(self) -> str:
-        """What the module's text says beside its parts."""
+        """The text of the module in its repr, besides its submodules."""
         return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}"

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  71567cfd493097f7
-#   text hash     7c7e5f0007fe7c74
+#   content hash  032e6b1de68383e9
+#   text hash     f122f4031e5625a6
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  39c1f01ee73d8c8e
-#   text hash     59bbd6fcda581d69
+#   content hash  6ed7f01e9b120be7
+#   text hash     4f22d6647d32ddb7
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -32,10 +32,10 @@ def attention(
     q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv); out is (B, Tq, Hq, Dv).
     Hq and Hkv are equal. float16, bfloat16 or float32, head sizes up to 512.
 
-    bias: (B, Hq, Tq, Tk); what each score gains
-    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
-    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
-        key's position are padding then, and give 0. If None, the last query lines up with the last key
+    bias: (B, Hq, Tq, Tk); added to each score
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1
+    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries
+        without a key at their position are then padding and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """
@@ -43,7 +43,7 @@ def attention(
 
 
 def _attention(q, k, v, k_lens, k_starts, q_start, in_bias, scale, return_lse):
-    """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    """The body of `attention`; from here on, names from the spec begin with `in_`, as in the kernels."""
     q, k, v = arguments.cast(q, k, v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
     B = q.shape[0]
@@ -62,7 +62,7 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_bias, scale, return_lse):
     entries = None
     if not (k_lens is k_starts is q_start is None):
         entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
-    # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
+    # not earlier: once imported, triton ignores changes to TRITON_INTERPRET
     from . import launch
 
     dtype = q.dtype

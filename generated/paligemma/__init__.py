@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  95cdb3b5ef19bb2a
-#   text hash     2c4c90606125096d
+#   content hash  fe4a5e0c8a64773f
+#   text hash     766ff3b5c564f824
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  312f0cd520b576b2
-#   text hash     ec265eb7f9995c0b
+#   content hash  64222f86c7f1de44
+#   text hash     706cd9ba0a17f1c6
 #   render with   attnforge render specs/paligemma.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,26 +1,26 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7b75f820767f2ae8
-#   text hash     2e0578f8e2ef1625
+#   content hash  6ebf1279b7177656
+#   text hash     167b4c1c807ab864
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
+from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
 
 def attend(q, k, v, entries, cos, sin, positions, in_prefix_len, scale):
-    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
+    """Out and LSE of checked arguments; the LSE is in log2 units, and inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, entries, cos, sin, positions, in_prefix_len, max(scale, 1e-37))[:2]
 
 
 def natural(lse):
-    """The LSE as users know it."""
+    """The LSE for users: in natural-log units, -inf for a row without keys."""
     return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 
@@ -40,7 +40,7 @@ def _attend(
 
 
 def attend_turned(cache, q, k, v, out, lse, entries, cos, sin, positions, in_prefix_len, scale):
-    """Fills in out and LSE, from queries and keys that are turned already."""
+    """Fills in out and LSE from rotated queries and keys."""
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages, kernels=kernels):
@@ -67,7 +67,7 @@ def _(q, k, v, entries, cos, sin, positions, in_prefix_len, scale):
 
 
 def _common(q, k, v, entries, cos, sin, positions, in_prefix_len, block_m, block_n):
-    """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
+    """Values that several kernels share, by parameter: a launch passes on those that its kernel takes."""
     return dict(
         q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
         v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
@@ -148,7 +148,7 @@ _attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=8, remade=
 
 
 def _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions, block_t=32):
-    """Turns q and k by the angles of their positions."""
+    """Rotates q and k by the angles of their positions."""
     runtime.launch(
         cache, kernels.rotate, (block_t,), (q, q_turned, k, k_turned, cos, sin, positions, entries),
         grid=lambda: (runtime.cdiv(max(q.shape[1], k.shape[1]), block_t) * q.shape[0] * (q.shape[-2] + k.shape[-2]),),

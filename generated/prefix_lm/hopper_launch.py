@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  458ed39825f19911
-#   text hash     b174cd9cccb242fe
+#   content hash  dd0591015d8e7808
+#   text hash     c092cf517213ee69
 #   render with   attnforge render specs/prefix_lm.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

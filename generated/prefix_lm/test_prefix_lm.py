@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7c263b3b241a90ff
-#   text hash     e89ffb12529e7bd3
+#   content hash  4d374e7148a6b44b
+#   text hash     639155c73005799f
 #   render with   attnforge render specs/prefix_lm.yaml
-"""Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
+"""Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
-How, and by which rule, says checks.py. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and dtypes;
-ATTNFORGE_ERRORS=FILE appends errors beside their limits, as JSON.
+checks.py has the checks and their acceptance rule. ATTNFORGE_FULL=1 runs every combination of lengths, head sizes and
+dtypes; ATTNFORGE_ERRORS=FILE appends errors with their limits, as JSON.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_each_gradient_alone(name):
     VARIANT.check_gradient_alone(name)
 
 
-@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores of a hundred
+@pytest.mark.parametrize("scale", [0.3, -0.5, 8.0])  # with the last one, scores reach a hundred
 def test_scale(scale):
     check(SMALL, scale=scale)
 

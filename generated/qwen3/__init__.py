@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1f2d870a74946dac
-#   text hash     d1efc0a38e5d2fa6
+#   content hash  7d2783d4dc69913c
+#   text hash     bfd63b7f7a849db7
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,96 +1,99 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  91434f43fccb8646
-#   text hash     e27e15fb88b04f7a
+#   content hash  2ce0521181d376d9
+#   text hash     84adba745913b9e8
 #   render with   attnforge render specs/qwen3.yaml
-"""Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
+"""Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 
 Programs
     attend_split   a split of the keys of one sequence and key head, for a tile of BLOCK_M rows: pairs of a new token and
-                   one of the GROUP query heads that read the key head; of few splits the last one joins the parts of all
-    join_splits    one new token and TOGETHER query heads; joins the parts of all splits, where those are many
-    append_rows    one new token; puts its keys and values into the cache
+                   one of the GROUP query heads that read the key head; if there are few splits, the last program to
+                   finish joins the partial results of all
+    join_splits    one new token and TOGETHER query heads; joins the partial results of all splits if there are many
+    append_rows    one new token; writes its keys and values to the cache
 
-The grid of `attend_split` is (key heads x splits x tiles, sequences); tiles run fastest, as those of a split read the same
-keys. Of a grid's axes the first alone takes more than 65535. That of `join_splits` is (new tokens of a sequence, query
+The grid of `attend_split` is (key heads x splits x tiles, sequences); tiles vary fastest, as those of a split read the
+same keys. Only the first axis of a grid may exceed 65535. The grid of `join_splits` is (new tokens of a sequence, query
 heads over TOGETHER, sequences).
 
-A split begins at a multiple of split_size keys, a tile of keys at one of BLOCK_N: which keys are summed together is a
-matter of the most new tokens that a sequence of the call has, but not of other lengths or of pages. Parts are added up by
-chunks of CHUNK splits, which begin at multiples of CHUNK: those of a chunk one after the other, chunks by a tree of pairs,
-where missing ones count as zeros; so bits are no matter of how many splits the host makes room for. Programs are started
-for the splits of the first_keys keys of a sequence and, from that of the key `reach` before the first new token on, for as
-many as the host makes room for. On GPUs that can (OVERLAP), both kernels start while the one before them ends, and wait
-for what it has stored.
+A split begins at a multiple of split_size keys, a tile of keys at a multiple of BLOCK_N. Which keys are summed together
+depends on the largest number of new tokens of a sequence in the call, but not on other lengths or on pages. Partial
+results are added up in chunks of CHUNK splits, which begin at multiples of CHUNK: within a chunk one after the other,
+across chunks by a tree of pairs, in which missing chunks count as zeros. So bits do not depend on how many splits the
+host makes room for. Programs are started for the splits of the first_keys keys of a sequence and, beginning with that
+of the key `reach` before the first new token, for as many as the host makes room for. On GPUs that can (OVERLAP),
+both kernels start while the previous one ends, and wait for what it has stored.
 
 Tensors, by their axes
     q, out             [tokens, Hq, D], [tokens, Hq, DV]: the new tokens of all sequences
-    k, v               [pages, place in the page, Hkv, D], [.., DV]; without a page table a sequence has one page, the
-                       whole axis
-    k_new, v_new       [tokens, Hkv, D], [.., DV]: what `append_rows` puts there
-    slots_ptr          [tokens], int64: the place of each of these in the cache; what is no place is skipped
-    seq_lens           [sequences], int32: how many keys each sequence has, those of its new tokens included
-    cu_seqlens_q       [sequences + 1], int32: where each sequence's new tokens begin; None: each has `longest`
+    k, v               [pages, place in the page, Hkv, D], [.., DV]; without a page table each sequence has one page,
+                       the whole axis
+    k_new, v_new       [tokens, Hkv, D], [.., DV]: the rows that `append_rows` writes
+    slots_ptr          [tokens], int64: the place of each of these in the cache; tokens with no valid place are skipped
+    seq_lens           [sequences], int32: number of keys of each sequence, including those of its new tokens
+    cu_seqlens_q       [sequences + 1], int32: where each sequence's new tokens begin; None: each has `longest` of them
     pages              [sequences, pages of a sequence]; entries of pages that no row sees are not read
     k_starts           [sequences], int32: the place of each sequence's first key, without pages; None: 0
     k_scale, v_scale   [sequences, pages, place in the page, Hkv], float32, with strides of 0 along axes that share one:
-                       what keys and values of float8 are multiplied by; None for other types
-    parts              [tokens, Hq, splits, DV], float32: out of each split that has a program; behind it
-                       [tokens, Hq, splits]: its LSE in log2 units, -inf where a split shows a row nothing, whose part
-                       is not written then
-    counts             [sequences, groups of key heads that a program reads], int32: how many programs of `attend_split`
-                       have stored their parts, 0 before the call and behind it; None where `join_splits` joins them
-    lse                [sequences, Hq, rows] or [Hq, tokens], as strides tell, float32 in natural-log units
+                       factors of keys and values in float8; None for other types
+    parts              [tokens, Hq, splits, DV], float32: the partial out of each split that has a program; after that
+                       [tokens, Hq, splits]: the partial LSE in log2 units, -inf if a split shows a row nothing; its
+                       partial out is not written then
+    counts             [sequences, groups of key heads that a program reads], int32: number of programs of
+                       `attend_split` that have stored their parts, 0 before and after the call; None if `join_splits`
+                       joins them
+    lse                [sequences, Hq, rows] or [Hq, tokens], depending on strides, float32 in natural-log units
 
 Symbols
     b                    a sequence
-    Hkv                  key heads
-    kv_h, GROUP          a key head, and how many query heads read it
-    tokens, longest      new tokens of all sequences, and the most that one sequence has
-    token                first new token of a sequence among all
-    max_seqlen_k         keys that the host made room for: those of a sequence past as many do not count
-    splits, split_size   for how many splits of a sequence there is room in `parts`, and how many keys each has
-    first_keys, reach    keys from the first on, and keys before the first new token, that masks may show
-    head                 splits of the first_keys keys
-    first_split          the split of the key `reach` before the new tokens, or `head`, if that is more
-    split_end            the split behind that of the last key
-    slot                 the place of a split in `parts`: those before `head`, then those from first_split on; in
+    Hkv                  number of key heads
+    kv_h, GROUP          a key head, and the number of query heads that read it
+    tokens, longest      number of new tokens of all sequences, and the maximum of one sequence
+    token                index of a sequence's first new token among those of all sequences
+    max_seqlen_k         keys per sequence that the host made room for; later keys are ignored
+    splits, split_size   splits per sequence that `parts` has room for, and keys per split
+    first_keys, reach    number of first keys, and of keys before the first new token, that masks may show
+    head                 number of splits of the first_keys keys
+    first_split          the split of the key that is `reach` before the first new token, or `head` if that is larger
+    split_end            one past the split of the last key
+    slot                 the place of a split in `parts`: splits before `head`, then those from first_split on; in
                          `append_rows` the place of a token in the cache, page * page_size + place in the page
-    slots, page_size     places in the cache, and in one page
-    place                rows of a tile: pairs of a token and a head, the heads of a token side by side
-    row                  their tokens, counted from the first new one of the sequence
-    own_row              their rows in inputs and lse: where cu_seqlens_q cuts tokens among all, else as `row`
-    count                rows that the sequence has: q_len * GROUP
-    lo, hi               keys in [lo, hi) show something to some row of the tile
-    full_lo, full_hi     those in [full_lo, full_hi) show all to all
-    inside               which keys of a tile, or places, are to be read
-    page                 pages of the keys of the tile that comes next, loaded a tile ahead
+    slots, page_size     number of places in the cache, and in one page
+    place                rows of a tile: pairs of a token and a head, with the heads of a token adjacent
+    row                  their tokens, counted from the first new token of the sequence
+    own_row              their rows in inputs and lse: counted among all tokens if cu_seqlens_q is given, else `row`
+    count                number of rows of the sequence: q_len * GROUP
+    lo, hi               range [lo, hi) of the keys that are visible to some row of the tile
+    full_lo, full_hi     range of the keys that are visible to all its rows
+    inside               which keys of a tile, or which places, are read
+    page                 pages of the next tile's keys, loaded one tile ahead
     k_page, k_slot       pages of a tile's keys, and the places in them
-    k_begin, k_places    the place of a sequence's first key in a cache without pages; how many places it has
-    PAGE                 places in a page; 1 without a page table
-    q_unit               factors of rows' scores: powers of 2 that float16 in place of bfloat16 divides q by, times a
-                         scale BY_HEAD
-    key, APART           keys of a tile, counted from its first; whether each has a page of its own
-    there                which of a tile's keys are loaded, None: all; which rows or heads of a program are the call's
-    TURNED               whether the rows of a tile stand as columns in products, as few do
-    SUMS                 partial sums of each row's weights
+    k_begin, k_places    the place of a sequence's first key in a cache without pages; the number of its places
+    PAGE                 number of places in a page; 1 without a page table
+    q_unit               factor of each row's scores: the power of 2 that q is divided by if float16 replaces bfloat16,
+                         times the scale if BY_HEAD
+    key, APART           keys of a tile, counted from its first; whether the page of each key is looked up by itself
+    there                which of a tile's keys are loaded, None: all; which rows or heads of a program exist
+    TURNED               whether products take the rows of a tile as columns, as they do if there are few
+    SUMS                 number of partial sums of each row's weights
     IN_TWOS              whether float8 values are read two columns at a time
-    KV_HEADS, QUERIES    key heads that a program reads, and query heads that read them
-    own                  which of a program's key heads a row reads
-    BY_HEAD              whether float8 has one scale for all keys of a head
-    FAR                  whether rows of a tile may stand 2**31 numbers apart
-    CHUNK                splits that are added up one after the other
-    CHUNKS, BLOCK_S      chunks that are loaded at a time, and the splits in them
-    COLUMNS, TOGETHER    columns of out that a program joins at a time, and its query heads
+    KV_HEADS             number of key heads that a program reads
+    QUERIES              number of query heads that read the key heads of a program
+    own                  the one of a program's key heads that a row reads
+    BY_HEAD              whether all float8 keys of a head share one scale
+    FAR                  whether rows of a tile may be 2**31 elements apart
+    CHUNK                number of splits that are added one after the other
+    CHUNKS, BLOCK_S      number of chunks that are loaded at a time, and of the splits in them
+    COLUMNS, TOGETHER    number of columns of out that a program joins at a time, and of its query heads
     column               columns of out
-    BLOCK_H              the power of 2 that holds the key heads
-    out_row, lse_row     the places of rows among all rows of out, and in lse
-    sequences            how many there are
-    came                 how many programs of other splits of the same rows have stored their parts before this one
-    JOINED               rows that the last of these joins; 0 where `join_splits` joins all
-    MEASURED             whether the scales of float8 are worked out here, and stored
-    OVERLAP              whether a kernel starts while the one before it ends
+    BLOCK_H              number of key heads, rounded up to a power of 2
+    out_row, lse_row     the places of rows in out, counted in rows, and in lse
+    sequences            number of sequences
+    came                 number of programs of other splits of the same rows that stored their parts before this one
+    JOINED               number of rows that the last of these programs joins; 0 if `join_splits` joins all
+    MEASURED             whether float8 scales are computed here and stored
+    OVERLAP              whether a kernel starts while the previous one ends
 """
 
 import triton
@@ -105,7 +108,7 @@ INTERPRETED = tl.constexpr(runtime.INTERPRETED)
 
 @triton.jit
 def find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k):
-    """First new token of sequence b, how many it has, and how many keys; no more than the host made room for."""
+    """First new token of sequence b, and its numbers of new tokens and keys, limited to what the host made room for."""
     k_len = tl.minimum(tl.maximum(tl.load(seq_lens_ptr + b), 0), max_seqlen_k)
     if cu_seqlens_q_ptr is None:
         first, end = b * longest, (b + 1) * longest
@@ -117,7 +120,7 @@ def find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen
 
 @triton.jit
 def find_first_key(k_starts_ptr, b, k_len, k_places):
-    """The place of a sequence's first key in a dense cache; its last key is one of the cache's, too."""
+    """The place of a sequence's first key in a dense cache, limited so that its last key is in the cache, too."""
     if k_starts_ptr is None:
         begin = tl.zeros([], tl.int32)
     else:
@@ -133,7 +136,7 @@ def find_tile(pages_ptr, k_start, lo, hi, BLOCK_N: tl.constexpr, PAGE: tl.conste
     else:
         key = tl.arange(0, BLOCK_N)
         k_pos = k_start + key
-        # whole pages fill a tile: which of them a key is in, every tile tells alike
+        # if whole pages fill a tile, a key is in the same one of them in every tile
         nth = k_start // PAGE + key // PAGE if BLOCK_N % PAGE == 0 else k_pos // PAGE
         page = tl.load(pages_ptr + nth, mask=(k_pos >= lo) & (k_pos < hi), other=0)
     return page
@@ -141,13 +144,13 @@ def find_tile(pages_ptr, k_start, lo, hi, BLOCK_N: tl.constexpr, PAGE: tl.conste
 
 @triton.jit
 def nth_of(n, head, first):
-    """The n-th of the numbers from 0 to head and from `first` on."""
+    """The n-th of the numbers from 0 to head - 1 and from `first` on."""
     return tl.where(n < head, n, n - head + tl.maximum(first, head))
 
 
 @triton.jit
 def key_span(q_first, q_last, k_len):
-    """Keys that a tile of rows sees, [lo, hi), and those within that need no mask."""
+    """The keys that a tile of rows sees, [lo, hi), and those among them that need no mask."""
     lo = 0
     hi = tl.maximum(tl.minimum(q_last + 1, k_len), lo)
     full_lo = tl.maximum(0, lo)
@@ -160,11 +163,11 @@ def load_places(
     ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr = False,
     IN_TWOS: tl.constexpr = False
 ):  # fmt: skip
-    """Load the rows at some places, as COLUMNS columns; 0 in rows that are not `inside`, if told, and past column WIDTH.
+    """Load the rows at some places, as COLUMNS columns; 0 in rows not `inside`, if given, and past column WIDTH.
 
-    They are [places, COLUMNS], or where TURNED [COLUMNS, places]. IN_TWOS a column is two bytes, as a whole number.
+    The result is [places, COLUMNS], or if TURNED [COLUMNS, places]. If IN_TWOS, a column is two bytes, as an integer.
     """
-    DOWN: tl.constexpr = 0 if TURNED else 1  # the axis along which places lack a size
+    DOWN: tl.constexpr = 0 if TURNED else 1  # the axis to expand places along
     place, column = tl.expand_dims(place, DOWN), tl.expand_dims(tl.arange(0, COLUMNS), 1 - DOWN)
     if IN_TWOS:
         ptr = (ptr + place).to(tl.pointer_type(tl.int16)) + column
@@ -181,16 +184,16 @@ def load_places(
 
 @triton.jit
 def load_twos(ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load turned rows of float8 as `load_places` does, as float16: their even columns, and their odd ones.
+    """Load float8 rows, turned as by `load_places`, as float16: their even columns, and their odd ones.
 
-    On the way from shared memory two bytes at a time can be turned, but not one.
+    Reads of shared memory can transpose two bytes at a time, but not one.
     """
     both = load_places(ptr, place, inside, WIDTH // 2, COLUMNS // 2, TURNED=True, IN_TWOS=True)
     if INTERPRETED:
         even, odd = both & 255, both >> 8 & 255
         even, odd = [x.to(tl.uint8).to(ptr.dtype.element_ty, bitcast=True).to(tl.float16) for x in (even, odd)]
     else:
-        # of two numbers at a time: bytes of even columns side by side, and those of odd ones
+        # for two numbers at a time: put the bytes of even columns side by side, and those of odd ones
         code: tl.constexpr = """{
             .reg .b32 sorted; .reg .b16 low, high;
             prmt.b32 sorted, $2, 0, 0x3120; mov.b32 {low, high}, sorted;
@@ -202,7 +205,7 @@ def load_twos(ptr, place, inside, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def quantised(rows, scale_ptr, there, dtype: tl.constexpr, MEASURED: tl.constexpr):
-    """The `rows` as a cache of float8, `dtype`, holds them: over their scales, which are given, or MEASURED and stored.
+    """The `rows` as a float8 cache of type `dtype` holds them: divided by scales, either read or MEASURED and stored.
 
     Only heads that are `there` have a scale.
     """
@@ -216,7 +219,7 @@ def quantised(rows, scale_ptr, there, dtype: tl.constexpr, MEASURED: tl.constexp
     # beyond 448 a float8 is NaN
     rows = tl.minimum(tl.maximum(rows / scale[:, None], -448.0), 448.0)
     if INTERPRETED:
-        # the interpreter loses what a mantissa carries: round to an eighth of the power of 2 below, 2**-9 at the least
+        # the interpreter does not carry from the mantissa: round to an eighth of the power of 2 below, at least 2**-9
         power = tl.maximum(rows.to(tl.int32, bitcast=True) >> 23 & 255, 121)
         large = 1.5 * (power + 20 << 23).to(tl.float32, bitcast=True)
         rows = (rows + large) - large
@@ -225,7 +228,7 @@ def quantised(rows, scale_ptr, there, dtype: tl.constexpr, MEASURED: tl.constexp
 
 @triton.jit
 def row_units(q_tile):
-    """Powers of 2 over which the numbers of each row are below 16."""
+    """A power of 2 for each row, by which its numbers are divided to be below 16."""
     top = tl.max(tl.abs(q_tile.to(tl.float32)), 1)
     exponent = tl.maximum((top.to(tl.int32, bitcast=True) >> 23 & 255) - 3, 1)
     return (exponent << 23).to(tl.float32, bitcast=True)
@@ -233,15 +236,15 @@ def row_units(q_tile):
 
 @triton.jit
 def in_units(q_tile, unit):
-    """Rows of bfloat16 in float16, which holds float8 as well, each over its `unit`."""
+    """bfloat16 rows, each divided by its `unit`, in float16, which can hold float8 as well."""
     return (q_tile.to(tl.float32) / unit[:, None]).to(tl.float16)
 
 
 @triton.jit
 def find_rows(ptr, page, slot, key, stride_page, stride_token, APART: tl.constexpr):
-    """A pointer and places behind it of a tile's keys: of each in its own page, or in one page, whose first has `slot`.
+    """A pointer, and offsets from it of a tile's keys: each in its own page, or all in one page, the first at `slot`.
 
-    Pages lie stride_page apart, tokens of a page stride_token.
+    Pages are stride_page apart, tokens of a page stride_token.
     """
     if APART:
         place = page.to(tl.int64) * stride_page + slot.to(tl.int64) * stride_token
@@ -253,14 +256,14 @@ def find_rows(ptr, page, slot, key, stride_page, stride_token, APART: tl.constex
 
 @triton.jit
 def apart(rows, own, KV_HEADS: tl.constexpr):
-    """The rows, KV_HEADS times as wide: 0 but in the columns of the head that is their own."""
+    """The rows, KV_HEADS times as wide: 0 outside the columns of their own head."""
     there = (own[:, None] == tl.arange(0, KV_HEADS)[None, :])[:, :, None]
     return tl.where(there, rows[:, None, :], 0.0).to(rows.dtype).reshape([rows.shape[0], KV_HEADS * rows.shape[1]])
 
 
 @triton.jit
 def own_columns(rows, own, KV_HEADS: tl.constexpr):
-    """Of rows that are KV_HEADS times as wide the columns of the head that is their own."""
+    """The columns of their own head, from rows that are KV_HEADS times as wide."""
     there = (own[:, None] == tl.arange(0, KV_HEADS)[None, :])[:, :, None]
     return tl.sum(tl.where(there, rows.reshape([rows.shape[0], KV_HEADS, rows.shape[1] // KV_HEADS]), 0.0), 1)
 
@@ -269,7 +272,7 @@ def own_columns(rows, own, KV_HEADS: tl.constexpr):
 def multiply(q_tile, k_tile, PRECISION: tl.constexpr, TURNED: tl.constexpr):
     """The products of all rows with all keys, [BLOCK_M, BLOCK_N].
 
-    Tensor cores make 16 rows by 8 columns at a time: where TURNED, the rows of queries are the columns.
+    Tensor cores compute 16 rows by 8 columns at a time: if TURNED, the rows of queries are the columns.
     """
     if TURNED:
         score = tl.dot(k_tile, q_tile.T, input_precision=PRECISION).T
@@ -280,9 +283,9 @@ def multiply(q_tile, k_tile, PRECISION: tl.constexpr, TURNED: tl.constexpr):
 
 @triton.jit
 def add_values(acc, p, v_tile, PRECISION: tl.constexpr, TURNED: tl.constexpr, IN_TWOS: tl.constexpr = False):
-    """The sum of values by row, acc, and the values of a tile by their weights; where TURNED, rows are the columns.
+    """The sums of values per row, acc, plus the weighted values of a tile; if TURNED, rows are the columns.
 
-    IN_TWOS v_tile is two tiles, of even columns and of odd ones.
+    If IN_TWOS, v_tile is two tiles, of even columns and of odd ones.
     """
     if IN_TWOS:
         even, odd = tl.split(acc.reshape([acc.shape[0], acc.shape[1] // 2, 2]))
@@ -299,7 +302,7 @@ def add_values(acc, p, v_tile, PRECISION: tl.constexpr, TURNED: tl.constexpr, IN
 def sum_by_thread(p, SUMS: tl.constexpr, TURNED: tl.constexpr):
     """Partial sums of each row: each thread adds its own values, without exchange.
 
-    They are over every SUMS-th column; where TURNED, a thread's columns come in pairs, 8 apart in each 16 of a warp.
+    Each is over every SUMS-th column; if TURNED, a thread's columns come in pairs, 8 apart in each 16 of a warp.
     """
     if TURNED:
         p = tl.sum(p.reshape([p.shape[0], p.shape[1] // 16, 2, 8]), 2)  # [BLOCK_M, BLOCK_N // 16, 8]
@@ -308,7 +311,7 @@ def sum_by_thread(p, SUMS: tl.constexpr, TURNED: tl.constexpr):
 
 @triton.jit
 def sum_pairs(x, ROWS: tl.constexpr):
-    """The sums of ROWS stretches of rows, each by a tree of pairs: rows of zeros behind others do not change them."""
+    """The sums of ROWS stretches of rows, each by a tree of pairs, which trailing rows of zeros do not change."""
     for _ in tl.static_range(ROWS, x.shape[0]):
         if x.shape[0] > ROWS:
             x = tl.sum(x.reshape([x.shape[0] // 2, 2, x.shape[1]]), 1)
@@ -317,13 +320,13 @@ def sum_pairs(x, ROWS: tl.constexpr):
 
 @triton.jit
 def by_chunk(x, CHUNKS: tl.constexpr):
-    """What rows have, for each of their chunks: [rows * CHUNKS, 1]."""
+    """The values of rows, repeated for each of their chunks: [rows * CHUNKS, 1]."""
     return x[:, None].broadcast_to([x.shape[0], CHUNKS]).reshape([x.shape[0] * CHUNKS, 1])
 
 
 @triton.jit
 def find_splits(q_len, k_len, reach, first_keys, split_size):
-    """Splits that new tokens of a sequence may see: those before `head`, and those from `first_split` to `split_end`."""
+    """Splits that new tokens of a sequence may see: those before `head`, and those in [first_split, split_end)."""
     head = tl.cdiv(first_keys, split_size)
     first_split = tl.maximum(tl.maximum(k_len - q_len - reach, 0) // split_size, head)
     return head, first_split, tl.cdiv(k_len, split_size)
@@ -331,7 +334,7 @@ def find_splits(q_len, k_len, reach, first_keys, split_size):
 
 @triton.jit
 def count_slots(head, first_split, split_end):
-    """How many splits these are."""
+    """The number of these splits."""
     return tl.minimum(head, split_end) + tl.maximum(split_end - first_split, 0)
 
 
@@ -340,9 +343,9 @@ def joined_rows(
     b, kv_h, token, q_len, cu_seqlens_q_ptr, lse_stride_sequence, lse_stride_head, Hq, QUERIES: tl.constexpr,
     ROWS: tl.constexpr
 ):  # fmt: skip
-    """Of the ROWS rows of a sequence and QUERIES heads which are there, their heads, and places in out and in the LSE.
+    """For ROWS rows of a sequence and QUERIES heads: which exist, their heads, and their places in out and in the LSE.
 
-    They are [ROWS]; those behind the last one stand where it does.
+    Each is [ROWS]; rows past the last one have the place of the last one.
     """
     place = tl.arange(0, ROWS)
     row, h = tl.minimum(place // QUERIES, q_len - 1), kv_h * QUERIES + place % QUERIES
@@ -356,9 +359,9 @@ def clear_rows(
     out_ptr, lse_ptr, lse_stride_head, cu_seqlens_q_ptr, b, sequences, token, q_len, tokens, i, step, h, there,
     column, Hq, DV: tl.constexpr
 ):  # fmt: skip
-    """Store what rows of no sequence get, those before the first one and between the last token of b and the next one's.
+    """Clear rows that belong to no sequence, before the first one, and between the last token of b and the next one.
 
-    Of these the i-th and each that is `step` behind another, of heads h that are `there` some columns.
+    Of these every `step`-th from the i-th on, and some columns of the heads h that are `there`.
     """
     before, behind = tl.where(b == 0, token, 0), token + q_len
     end = tl.where(b == sequences - 1, tokens, tl.load(cu_seqlens_q_ptr + b + 1))
@@ -373,9 +376,9 @@ def clear_rows(
 
 @triton.jit
 def store_rows(out_ptr, lse_ptr, there, out_row, lse_row, column, acc, l, pivot, DV: tl.constexpr):
-    """Store some columns of out and the LSE, in natural-log units, of each row that is `there`.
+    """Store some columns of out and the LSE, in natural-log units, for each row that is `there`.
 
-    Rows stand at out_row of all rows and at lse_row of LSEs; acc and l were measured from `pivot`.
+    Rows are at out_row in out and at lse_row in the LSE; acc and l are relative to `pivot`.
     """
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
     out_ptrs = out_ptr + out_row[:, None] * DV + column
@@ -388,7 +391,7 @@ def store_rows(out_ptr, lse_ptr, there, out_row, lse_row, column, acc, l, pivot,
 def store_nothing(
     out_ptr, lse_ptr, h, there, out_row, lse_row, column, DV: tl.constexpr
 ):  # fmt: skip
-    """Store what rows have that see no key, as `store_rows` does: zeros, and of their LSE what sinks come to."""
+    """Store the result of rows that see no key, as `store_rows` does: zeros, and the LSE of the sinks, if any."""
     ROWS: tl.constexpr = h.shape[0]
     # [ROWS]
     m = tl.full([ROWS], float("-inf"), tl.float32)
@@ -402,16 +405,16 @@ def join_parts(
     parts_ptr, out_ptr, lse_ptr, h, there, out_row, lse_row, column, head, first_split, split_end, tokens, Hq,
     splits, DV: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr
 ):  # fmt: skip
-    """Store out and the LSE of rows: the parts of splits, weighted by their LSEs.
+    """Store out and the LSE of rows: the partial results of splits, weighted by their LSEs.
 
-    Of splits those before `head`, and those from `first_split` to `split_end`; else as in `store_rows`.
+    Splits are those before `head` and in [first_split, split_end); the rest is as in `store_rows`.
     """
     ROWS: tl.constexpr = h.shape[0]
     part_lse_ptr = parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV
     # [ROWS]
     m = tl.full([ROWS], float("-inf"), tl.float32)
     l = tl.full([ROWS], 0.0, tl.float32)
-    # one maximum for all, so that no weight hangs on CHUNKS; of few splits no more at a time than a warp has threads
+    # one maximum for all, so that no weight depends on CHUNKS; for few splits, as many at a time as a warp has threads
     TOPS: tl.constexpr = 32 * CHUNKS
     tops = m[:, None] + tl.zeros([ROWS, TOPS], tl.float32)
     slots = count_slots(head, first_split, split_end)
@@ -420,11 +423,11 @@ def join_parts(
         lse = tl.load(part_lse_ptr + out_row[:, None] * splits + slot, mask=slot < slots, other=float("-inf"))
         tops = tl.maximum(tops, lse)
     top = tl.max(tops, 1)
-    # what has seen nothing keeps -inf: measure it from 0, or -inf - -inf is NaN
+    # rows that have seen nothing keep -inf: use 0 instead, or -inf - -inf is NaN
     pivot = tl.where(top == float("-inf"), 0.0, top)
     l = l * tl.exp2(m - pivot)
     acc = tl.zeros([ROWS, column.shape[1]], tl.float32)
-    # of each chunk of each row: [ROWS * CHUNKS, 1], and with the columns of its parts
+    # per chunk of each row: [ROWS * CHUNKS, 1], and with the columns of its parts
     PARTS: tl.constexpr = ROWS * CHUNKS
     chunk = tl.arange(0, PARTS)[:, None] % CHUNKS
     chunk_row, chunk_pivot = by_chunk(out_row, CHUNKS), by_chunk(pivot, CHUNKS)
@@ -445,7 +448,7 @@ def join_parts(
         for n in tl.static_range(CHUNK):
             weight = tl.exp2(lses[n] - chunk_pivot)
             weights += weight
-            # what a split without visible keys has not written may be a NaN
+            # a split without visible keys has not written its part, which may hold a NaN
             sums += tl.where(lses[n] > float("-inf"), parts[n], 0.0) * weight
         l += tl.sum(sum_pairs(weights, ROWS), 1)
         acc += sum_pairs(sums, ROWS)
@@ -457,7 +460,7 @@ def join_few(
     parts_ptr, out_ptr, lse_ptr, h, there, out_row, lse_row, column, head, first_split, split_end, tokens, Hq,
     splits, DV: tl.constexpr, CHUNK: tl.constexpr
 ):  # fmt: skip
-    """Do as `join_parts` does for up to CHUNK splits, by the same sums: their parts come at once, beside their LSEs."""
+    """Do as `join_parts` does for up to CHUNK splits, with the same sums, but load parts at once, with their LSEs."""
     ROWS: tl.constexpr = h.shape[0]
     part_lse_ptr = parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV
     # [ROWS]
@@ -468,23 +471,23 @@ def join_few(
     for slot in tl.static_range(CHUNK):
         place = out_row * splits + slot
         inside = there & (slot < slots)
-        # past a multiprocessor's own cache, which may still hold what stood there before
+        # bypass the multiprocessor's own cache, which may still hold old values
         lse = tl.load(part_lse_ptr + place, mask=inside, other=float("-inf"), cache_modifier=".cg")
         inside = inside[:, None] & (column < DV)
         part = tl.load(parts_ptr + place[:, None] * DV + column, mask=inside, other=0.0, cache_modifier=".cg")
         top = tl.maximum(top, lse)
         lses += (lse,)
         parts += (part,)
-    # what has seen nothing keeps -inf: measure it from 0, or -inf - -inf is NaN
+    # rows that have seen nothing keep -inf: use 0 instead, or -inf - -inf is NaN
     pivot = tl.where(top == float("-inf"), 0.0, top)
     l = l * tl.exp2(m - pivot)
     acc = tl.zeros([ROWS, column.shape[1]], tl.float32)
-    # those of a chunk; there is one
+    # sums of a chunk; there is only one
     weights, sums = tl.zeros([ROWS], tl.float32), acc
     for slot in tl.static_range(CHUNK):
         weight = tl.exp2(lses[slot] - pivot)
         weights += weight
-        # what a split without visible keys has not written may be a NaN
+        # a split without visible keys has not written its part, which may hold a NaN
         sums += tl.where((lses[slot] > float("-inf"))[:, None], parts[slot], 0.0) * weight[:, None]
     l, acc = l + weights, acc + sums
     store_rows(out_ptr, lse_ptr, there, out_row, lse_row, column, acc, l, pivot, DV)
@@ -496,9 +499,9 @@ def load_rotated(
     sin_stride_column, position_end, FIRST: tl.constexpr, WIDTH: tl.constexpr, PAIRS: tl.constexpr,
     COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """Load the rows at some places, their pairs rotated by the angles of each `position`.
+    """Load the rows at some places, with their pairs rotated by the angles of each `position`.
 
-    As COLUMNS columns, from column FIRST of WIDTH on.
+    The result has COLUMNS columns, beginning with column FIRST of WIDTH.
     """
     column = FIRST + tl.arange(0, COLUMNS)
     second = column >= PAIRS
@@ -521,7 +524,7 @@ def attend(
     BLOCK_DV: tl.constexpr, KV_HEADS: tl.constexpr, PRECISION: tl.constexpr, SUMS: tl.constexpr,
     IN_TWOS: tl.constexpr, FAR: tl.constexpr, TURNED: tl.constexpr, mixed
 ):  # fmt: skip
-    """Update the running softmax (acc, m, l) with those of a tile of keys that stand in [lo, hi); `page` moves on."""
+    """Update the running softmax (acc, m, l) with the keys of a tile that are in [lo, hi); `page` advances."""
     (
         k_ptr, v_ptr, k_begin, lo, hi, k_stride_page, k_stride_token, v_stride_page, v_stride_token,
         k_scale_stride_page, k_scale_stride_token, v_scale_stride_page, v_scale_stride_token
@@ -530,23 +533,23 @@ def attend(
     # [BLOCK_N]
     key = tl.arange(0, BLOCK_N)
     k_pos = k_start + key
-    # others are not even read: their pages may be somebody else's by now
+    # other keys are not even read: their pages may belong to other sequences by now
     inside = (k_pos >= lo) & (k_pos < hi)
     k_page, k_slot = page.to(tl.int64) + tl.zeros([BLOCK_N], tl.int64), k_pos + k_begin
     if pages_ptr is not None:
-        # where whole pages fill a tile, keys have the same places in every tile
+        # if whole pages fill a tile, keys have the same places in every tile
         k_slot = (key if BLOCK_N % PAGE == 0 else k_pos) % PAGE
     APART: tl.constexpr = pages_ptr is not None and PAGE % BLOCK_N != 0
     slot, there = k_slot, inside
     if not APART:
-        # in the place of keys that are not inside the nearest that is: loads need no mask. Behind the tile's first place
-        # numbers have 32 bits, unless rows are FAR apart
+        # keys that are not inside are replaced by the nearest one that is, so that loads need no mask. Offsets from the
+        # tile's first place have 32 bits, unless rows are FAR apart
         slot, there = k_start + k_begin if pages_ptr is None else k_start % PAGE, None
         key = tl.minimum(tl.maximum(key, lo - k_start), hi - 1 - k_start).to(tl.int64 if FAR else tl.int32)
     k_ptr, k_place = find_rows(k_ptr, page, slot, key, k_stride_page, k_stride_token, APART)
     v_ptr, v_place = find_rows(v_ptr, page, slot, key, v_stride_page, v_stride_token, APART)
     if pages_ptr is not None:
-        # a tile ahead: keys do not wait for the numbers of their pages
+        # one tile ahead, so that keys do not wait for their page numbers
         page = find_tile(pages_ptr, k_start + BLOCK_N, lo, hi, BLOCK_N, PAGE)
     # [BLOCK_N, BLOCK_D]
     k_tile = load_places(k_ptr, k_place, there, D * KV_HEADS, BLOCK_D * KV_HEADS).to(q_tile.dtype)
@@ -568,7 +571,7 @@ def attend(
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1))
-    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
+    # a row that has seen no key yet has m = -inf: subtract 0 instead, as -inf - -inf is NaN
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score - pivot[:, None])  # [BLOCK_M, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [BLOCK_M]
@@ -609,9 +612,9 @@ def attend_split(
     BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr, CHUNK: tl.constexpr, JOINED: tl.constexpr,
     COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """Store what a split of keys gives to a tile of rows: its part of out, and of the LSE.
+    """Store the partial out and LSE of a split of keys for a tile of rows.
 
-    Where programs of all splits of JOINED rows count how many of them came, the last one joins the parts.
+    If JOINED, the programs of all splits count how many have arrived, and the last one joins their JOINED rows.
     """
     if OVERLAP:
         gdc_wait()
@@ -621,7 +624,7 @@ def attend_split(
     tile, rest = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     slot, kv_h = rest % splits, rest // splits
     if BLOCK_D <= 64:
-        # rows are short: key heads of the same keys, whose rows lie side by side, are read at the same time
+        # rows are short: the key heads of the same keys, which are adjacent in memory, are read at the same time
         Hkv = Hq // QUERIES
         kv_h, slot = rest % Hkv, rest // Hkv
     token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
@@ -639,7 +642,7 @@ def attend_split(
     if (tile * BLOCK_M >= count) | (split_begin >= k_len):
         if JOINED:
             if (slot == 0) & (k_len == 0):
-                # no split has a part
+                # no split has a partial result
                 there, h, out_row, lse_row = joined_rows(
                     b, kv_h, token, q_len, cu_seqlens_q_ptr, lse_stride_sequence, lse_stride_head, Hq, QUERIES, JOINED
                 )  # fmt: skip
@@ -681,7 +684,7 @@ def attend_split(
         q_tile = apart(q_tile, own, KV_HEADS)
     v_scale = 1.0
     if BY_HEAD:
-        # scales that all keys share are factors of rows, and of their result
+        # scales that all keys share become factors of the rows, and of their result
         unit = tl.load(k_scale_ptr + own * k_scale_stride_head)
         v_scale = tl.load(v_scale_ptr + own * v_scale_stride_head)
         q_unit = unit * (tl.full([BLOCK_M], 1.0, tl.float32) if q_unit is None else q_unit)
@@ -710,9 +713,9 @@ def attend_split(
             DV, BLOCK_N, BLOCK_D, BLOCK_DV, KV_HEADS, PRECISION, SUMS, IN_TWOS, FAR, TURNED, mixed=mixed
         )  # fmt: skip
 
-    # by pairs, whatever the warps
+    # by a tree of pairs, whatever the number of warps
     l = sum_pairs(l.reshape([BLOCK_M * SUMS, 1]), BLOCK_M).reshape([BLOCK_M])
-    # rows to which the split shows nothing: the LSE alone tells
+    # for rows to which the split shows nothing, only the LSE says so
     lse = tl.where(l == 0, float("-inf"), m + tl.log2(l))
     if KV_HEADS > 1:
         acc = own_columns(acc, own, KV_HEADS)
@@ -722,7 +725,7 @@ def attend_split(
     seen = ((place < count) & (l > 0))[:, None] & (column < DV)[None, :]
     tl.store(parts_ptr + part[:, None] * DV + column[None, :], acc * shares[:, None], mask=seen)
     if JOINED:
-        # those that came before this one have stored their parts, and this one has once all of its threads are here
+        # programs that arrived earlier have stored their parts; this one has, once all its threads reach the barrier
         tl.debug_barrier()
         count_ptr = counts_ptr + b * (Hq // QUERIES) + kv_h
         came = tl.atomic_add(count_ptr, 1, sem="acq_rel")
@@ -747,11 +750,11 @@ def join_splits(
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr, TOGETHER: tl.constexpr,
     OVERLAP: tl.constexpr
 ):  # fmt: skip
-    """Join the parts of all splits of some rows, and clear rows of no sequence."""
+    """Join the partial results of all splits for some rows, and clear rows that belong to no sequence."""
     i, b = tl.program_id(0) % longest, tl.program_id(2)
     h = tl.program_id(1) * TOGETHER + tl.arange(0, TOGETHER)  # [TOGETHER]
     there = h < Hq
-    # lengths and cuts were there before attend_split began
+    # lengths and cuts were ready before attend_split began
     token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     if OVERLAP:
         gdc_wait()
@@ -786,7 +789,7 @@ def append_rows(
     D: tl.constexpr, DV: tl.constexpr, PAIRS: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr
 ):  # fmt: skip
-    """Store the keys and values of one new token at its slot of the cache; a slot that there is not is skipped."""
+    """Store the keys and values of one new token in its slot of the cache; slots outside the cache are skipped."""
     t = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + t)
     if (slot < 0) | (slot >= slots):

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9d47d7386bf9365b
-#   text hash     7080654f9eaf8fd7
+#   content hash  c1305521cbc713af
+#   text hash     4c87ba2d2a5d09ac
 #   render with   attnforge render specs/qwen3.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ef7489646ead30c7
-#   text hash     6b0085796b2b6422
+#   content hash  8933def1fec26c72
+#   text hash     0d1aed8a8db53fa1
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

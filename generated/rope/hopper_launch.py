@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9132cd84f6a23b33
-#   text hash     a3119c31d8fcc1f8
+#   content hash  4419b9fba55ab807
+#   text hash     f891fbf2b3b709cf
 #   render with   attnforge render specs/rope.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

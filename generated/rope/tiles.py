@@ -1,13 +1,13 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  88a10c11f39f03b7
-#   text hash     3d00518e28d3029c
+#   content hash  2f4f742098709c72
+#   text hash     77821a3f58fe89c6
 #   render with   attnforge render specs/rope.yaml
-"""The shapes of tiles that kernels are launched with.
+"""The tile shapes with which kernels are launched.
 
-By kernel and by head sizes up to the number, (block_m, block_n, warps, stages): queries and keys of a tile, and what
-the compiler is told. The best stands first; those after it need less shared memory, for GPUs without room for it.
+For each kernel and for head sizes up to a number, (block_m, block_n, warps, stages): queries and keys of a tile, and
+options for the compiler. The best is first; the others need less shared memory, for GPUs without room for it.
 """
 
 # float16 and bfloat16, by `architecture` of runtime.py
@@ -76,8 +76,8 @@ TILES_FP32 = {
     },
 }
 
-# float16 and bfloat16, by columns of a tile, and by how many keys a query can see at least; kernels for Hopper GPUs,
-# a worker of four warps for each 64 queries, backward for each 64 keys
+# float16 and bfloat16, kernels for Hopper GPUs: by columns of a tile, and by the least number of keys that a query can
+# see; a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
         64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
@@ -91,8 +91,8 @@ TILES_HOPPER = {
     },
 }
 
-# from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
-# not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
+# from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
+# second on they are not, from the third on again; by columns of a tile, or by those of q and v if they have a row
 HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  58dae8e53c1978f9
-#   text hash     15044e8971f30d3b
+#   content hash  49dff2a2ea1f668c
+#   text hash     1fe7df30f97eb84d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

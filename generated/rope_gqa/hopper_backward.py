@@ -1,96 +1,95 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7f5857a7f86b7298
-#   text hash     b62bca0ef0b542e5
+#   content hash  4a160872629bdd6d
+#   text hash     1901bf92219de621
 #   render with   attnforge render specs/rope_gqa.yaml
-"""The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
+"""The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
-    prepare      delta, and zeros where programs are counted or dQ is added up
-    backward     dK and dV of tiles of BLOCK_N keys, and their share of dQ; in Gluon
-    finish       dQ out of what was added up
-    turn_back    dK as of the keys before their rotation
+    prepare      computes delta, and clears either the counters of programs or the accumulator of dQ
+    backward     computes dK and dV of tiles of BLOCK_N keys, and their share of dQ; in Gluon
+    finish       turns the accumulator into dQ
+    turn_back    turns dK back: the gradient of keys before their rotation
 
-At head sizes up to 64, where there are many tiles of keys, programs of `backward` may take one after the other in turns,
-each the next that none has taken; elsewhere each has one. In each program one warp loads, one adds to dQ, and two workers
-of four warps have 64 of a tile's keys each, side by side:
+At head sizes up to 64 with many tiles of keys, programs of `backward` may be persistent: each takes the next tile that
+no program has taken. Otherwise each has one tile. In each program one warp loads, one adds to dQ, and two workers of
+four warps each own 64 of a tile's keys:
 
-    load_tiles   waits until a stage of a buffer is free, and has the next tile of keys and of values copied into it, or of
-                 queries and of dout: also while workers still store what they made of the tile of keys before
-    work         for each tile of queries: scores and weights once more, its share of dV and dK, and half of the
+    load_tiles   waits until a buffer stage is free, then has the next tile of keys and values, or of queries and dout,
+                 copied into it, even while workers still store the results of the previous tile of keys
+    work         for each tile of queries: recomputes scores and weights, then its share of dV and dK, and half of the
                  program's share of dQ;
-                 above 64 columns, where query heads share keys, it passes by tiles that see none of its own
-    add_shares   has the copy engine add the program's share of dQ to what is there; up to COUNTED queries it stores that
-                 of the first program to come to a tile, and others wait for it
+                 above 64 columns, if query heads share keys, it skips tiles that see none of its keys
+    add_shares   has the copy engine add the program's share of dQ to memory; up to COUNTED queries, the share of the
+                 first program to reach a tile is stored instead, and the other programs wait for that
 
-A stage is ready once all its bytes have come, LSE and delta of its queries with those of dout, and free once both workers
-are done with it; a barrier counts each.
-What dQ is made of passes between the workers through shared memory, in two stages. dQ is added up as [64, 64] tiles in the
-order in which a product leaves them in registers. Programs add their shares to it in the order
-in which they come: the last bits differ from run to run.
+A stage is ready when all its bytes have arrived, LSE and delta of its queries together with those of dout, and free
+when both workers are done with it; each has a barrier.
+The workers exchange dS for the products of dQ through shared memory, in two stages. dQ is accumulated as [64, 64] tiles
+in the register order of a product's result. Programs add their shares to it in no fixed order,
+so the last bits differ from run to run.
 
 Layouts
-    SCORES     [64, BLOCK_M] in registers, keys by queries, as a product leaves them
+    SCORES     [64, BLOCK_M] in registers, keys by queries, the result layout of a product
     OUT        [64, BLOCK_D], likewise: dK and dV
-    FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
-    SHARE      [64, 64] as a product leaves a worker's half of the program's share of dQ
-    ROWS       [64, BLOCK_D] in shared memory, on the way from OUT to WIDE
-    WIDE       [64, BLOCK_D], 16 bytes of a row in each thread, as memory takes them
+    FACTORS    [64, BLOCK_M] as the left operand of the products that compute OUT
+    SHARE      [64, 64], the result layout of the product for a worker's half of the program's share of dQ
+    ROWS       [64, BLOCK_D] in shared memory, between OUT and WIDE
+    WIDE       [64, BLOCK_D], 16 bytes of a row in each thread, for stores to memory
 
 Symbols
-    dq_sum_ptr                what dQ is added up in: [batch entries, heads, rows, columns] in float32, with rows for
-                              whole tiles of BLOCK_M queries of each batch entry, and columns for whole tiles of 64
-    dq_sum_desc               the same as [.., 256]: 16 such rows are a [64, 64] tile
-    sum_row                   the first row of the batch entry and head there
-    sum_tile                  the first [64, 64] tile of the batch entry and head there
-    items                     tiles of keys that programs take
-    tiles                     tiles of keys that a head has
-    group                     key heads of a group, whose tiles come one after the other
-    grouped, joined           heads that come group by group, and the last ones, which are one group
-    behind                    a tile's place behind those of the heads that come group by group
-    place                     the place of a tile in the order in which programs take them; also a place in dq_sum
-    taken_ptr                 how many tiles programs have taken beside the first of each; behind it, for each tile of
-                              queries of a head, how many have come with a share of dQ, and 2**24 more once that of the
-                              first is there
-    count_ptr                 the latter number of the tile at hand
-    counted                   what add_shares takes of the kernel's parameters
-    places                    for each stage of keys which tile of which head it is
-    STAGES                    stages of the buffers of queries and of dout
-    K_STAGES                  stages of those of keys and of values: 2 where programs take tiles in turns, else 1
-    keys, exchange, queries   buffers of what workers own, of what they exchange, and of what they walk along, with
+    dq_sum_ptr                accumulator of dQ: [batch entries, heads, rows, columns] in float32, with rows for whole
+                              tiles of BLOCK_M queries of each batch entry, and columns for whole tiles of 64
+    dq_sum_desc               the same, viewed as [.., 256]: 16 such rows are a [64, 64] tile
+    sum_row                   first row of the batch entry and head in dq_sum
+    sum_tile                  first [64, 64] tile of the batch entry and head in dq_sum
+    items                     number of tiles of keys that programs take
+    tiles                     number of tiles of keys of a head
+    group                     number of key heads in a group, whose tiles follow one another
+    grouped, joined           number of heads in such groups, and of the last heads, which form one group
+    behind                    a tile's place, counted from the first tile of the last heads
+    place                     position of a tile in the order in which programs take them; also a position in dq_sum
+    taken_ptr                 number of tiles that programs have taken besides the first of each; then, for each tile of
+                              queries of a head, the number of programs that have reached it with a share of dQ, plus
+                              2**24 once the first share is stored
+    count_ptr                 the latter number for the current tile
+    counted                   the kernel parameters that add_shares needs
+    places                    for each stage of keys, which tile of which head it holds
+    STAGES                    number of stages of the buffers of queries and of dout
+    K_STAGES                  number of stages of the buffers of keys and of values: 2 in persistent programs, or 1
+    keys, exchange, queries   buffers of what workers own, of what they exchange, and of what they iterate over, with
                               their barriers
-    WORKERS                   how many workers a program has
-    WORKER                    which of the workers this is
-    arguments                 what workers take of the kernel's parameters
-    lengths                   what the loader takes of the kernel's parameters
-    terms                     a tuple that a worker, or the loader, makes for its steps: what none of them changes
-    x_buffer                  tiles of x in shared memory, by stage
-    x_ready                   for each of its stages a barrier that the tile has come
+    WORKERS                   number of workers in a program
+    WORKER                    index of this worker
+    arguments                 the kernel parameters that workers need
+    lengths                   the kernel parameters that the loader needs
+    terms                     a tuple that a worker or the loader builds for its steps: values that no step changes
+    x_buffer                  tiles of x in shared memory, one per stage
+    x_ready                   for each of its stages, the barrier for the tile's arrival
     scale_log2                scale * LOG2E
-    at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
-    phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
-    turns                     where programs take tiles in turns, kv_free and places: what tells of the next ones
-    begun                     tiles of keys so far: this one has stage begun % K_STAGES
-    kv_ready                  for each stage of these a barrier that keys and values have come
-    kv_free                   for each a barrier that both workers are done with them, and add_shares knows which they
-                              are
+    at                        number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
+    phase                     phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    turns                     kv_free and places, which announce the next tiles in persistent programs
+    begun                     number of tiles of keys so far: the current one has stage begun % K_STAGES
+    kv_ready                  for each of these stages, the barrier for the arrival of keys and values
+    kv_free                   for each, the barrier at which both workers report that they are done, and add_shares that
+                              it knows the tile
     k_tiles                   the keys of each worker
-    v_held, v_shared          the halves of 64 columns of a worker's values: v_held in registers, v_shared in shared
-                              memory
-    zeros                     what the products for scores and dP begin with
-    free                      for each stage of the buffers a barrier that workers are done with it
-    factors                   ds as workers exchange it, [BLOCK_M, 64] by stage and worker
-    factors_ready             for each of these stages a barrier that both workers have stored theirs, and shares are
-                              read
-    turn                      the stage that is at hand
-    near, far                 q_pos - k_pos is near - far: near is known of each register, far one number for all of a
-                              thread
-    low, high                 ends of the tiles of queries that keys of any worker see
+    v_held, v_shared          the two halves, of 64 columns, of a worker's values: v_held in registers, v_shared in
+                              shared memory
+    zeros                     the accumulator from which the products for scores and dP start
+    free                      for each stage of the buffers, the barrier at which workers report that they are done
+    factors                   dS as workers exchange it, [BLOCK_M, 64] per stage and worker
+    factors_ready             for each of these stages, the barrier at which both workers have stored dS, and the
+                              previous shares are read
+    turn                      the current stage of factors
+    near, far                 q_pos - k_pos is near - far: near is a constant per register, far one number per thread
+    low, high                 range of the tiles of queries that see keys of any worker
     others                    dS of the other worker
-    AHEAD, ASIDE              the first query and the first column of the worker's half of the program's share of dQ
+    AHEAD, ASIDE              first query and first column of the worker's half of the program's share of dQ
     shares                    each worker's half in shared memory, for the copy engine
-    shares_ready              for each worker a barrier that it has stored its half
-    shares_read               a barrier that the copy engine has read both
+    shares_ready              for each worker, the barrier at which it reports that its half is stored
+    shares_read               the barrier that signals that the copy engine has read both
 """
 
 import triton
@@ -108,7 +107,7 @@ from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, unrotate
 add_tile, store_tile = runtime.gluon_sum_of_tiles(), runtime.gluon_store_of_tiles()
 view = runtime.gluon_view_of_tiles()
 
-COUNTED = tl.constexpr(4096)  # up to so many queries programs begin dQ by themselves: with more, zeros are faster
+COUNTED = tl.constexpr(4096)  # up to this many queries a program begins dQ itself; with more, zeros are faster
 
 
 @triton.jit(do_not_specialize=["q_total", "Hq"])
@@ -116,7 +115,7 @@ def prepare(
     out_desc, dout_desc, dq_sum_ptr, taken_ptr, dlse_ptr, delta_ptr, q_total, Hq, D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
-    """Store delta, rowsum(out * dout) - dlse, of one tile of queries of one head, and zeros for counts or sums of dQ."""
+    """Store delta, rowsum(out * dout) - dlse, of a tile of queries of one head; clear its counter or its sums of dQ."""
     tl.store(taken_ptr, 0, mask=tl.program_id(0) + tl.program_id(1) + tl.program_id(2) == 0)
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
@@ -130,7 +129,7 @@ def prepare(
     row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
     row = q_start + tl.arange(0, BLOCK_M)
     if dlse_ptr is not None:
-        # as if every score were taken once more: its weight is the derivative of the LSE
+        # the derivative of the LSE by a score is its weight, so that dlse joins delta
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
@@ -145,13 +144,13 @@ def prepare(
 
 @gluon.jit
 def by_threads(x):
-    """[64, 64] as a product leaves it, in the order of threads: each has four neighbours of 16 bytes."""
+    """The [64, 64] result of a product in the order of threads, each of which has groups of four floats, 16 bytes."""
     return x.reshape([4, 2, 8, 8, 4, 2]).permute([3, 0, 2, 4, 1, 5]).reshape([16, 256])
 
 
 @gluon.jit
 def load_values(v_tile, SCORES: gl.constexpr):
-    """A tile of values, of 128 columns half in registers: the time of a step is that of reading shared memory there."""
+    """A tile of values; with 128 columns, half of it in registers, as a step is bound by reads of shared memory."""
     if v_tile.shape[1] == 128:
         return v_tile.slice(0, 64, 1).load(gl.DotOperandLayout(0, SCORES, 2)), v_tile.slice(64, 64, 1)
     else:
@@ -160,7 +159,7 @@ def load_values(v_tile, SCORES: gl.constexpr):
 
 @gluon.jit
 def values_product(v_tile, dout_tile, zeros):
-    """The product, not waited for, of a tile of values and one of dout."""
+    """Issue, without waiting, the product of a tile of values and one of dout."""
     if dout_tile.shape[1] == 128:
         v_held, v_shared = v_tile
         weighing = warpgroup_mma(v_held, dout_tile.slice(0, 64, 1).permute((1, 0)), zeros, use_acc=False, is_async=True)
@@ -174,7 +173,7 @@ def accumulate(
     at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, terms, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
-    """Update dK and dV of a worker's keys with one tile of queries, and make its half of the program's share of dQ."""
+    """Update dK and dV of a worker's keys with one tile of queries; compute its half of the program's share of dQ."""
     factors, factors_ready, shares, shares_ready, shares_read = exchange
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
@@ -193,7 +192,7 @@ def accumulate(
     row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
     q_pos = row + q_begin
     near = of_registers(BLOCK_M, SCORES)
-    far = apart(near - (q_pos[None, :] - k_pos[:, None]))  # one number in each thread
+    far = apart(near - (q_pos[None, :] - k_pos[:, None]))  # one value per thread
     keep = near >= far  # causal
     p = tl.where(keep, p, 0.0)
     dp = warpgroup_mma_wait(0, [weighing])
@@ -205,11 +204,11 @@ def accumulate(
     factors.index(turn * 2 + WORKER).permute((1, 0)).store(ds)
     FACTORS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     adding_dv = warpgroup_mma(gl.convert_layout(p.to(q_buffer.dtype), FACTORS), dout_tile, dv, is_async=True)
-    # both workers' keys have a share in dQ; it tells as well that the shares before are read
+    # dQ needs dS of both workers; the barrier also says that the previous shares have been read
     fence_async_shared()
     mbarrier.arrive(factors_ready.index(turn), count=1)
     mbarrier.wait(factors_ready.index(turn), at >> 1 & 1)
-    # 64 rows and 64 columns of it are this worker's
+    # this worker computes 64 rows and 64 columns of dQ
     AHEAD: gl.constexpr = WORKER // (BLOCK_D // 64) * 64
     ASIDE: gl.constexpr = WORKER % (BLOCK_D // 64) * 64
     SHARE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
@@ -231,11 +230,11 @@ def accumulate(
 def pass_by(
     at, k_tiles, exchange, queries, BLOCK_D: tl.constexpr, STAGES: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
-    """Make a worker's half of the program's share of dQ where its own dS is nothing, so that the other one's tells it."""
+    """Compute a worker's half of the program's share of dQ if its own dS is zero: from the other worker's alone."""
     factors, factors_ready, shares, shares_ready, shares_read = exchange
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
-    # the other worker may pass the tile by, too: then nobody else tells that its queries and dout have come
+    # wait nevertheless: the other worker may skip the tile, too, and nobody else awaits its queries and dout
     mbarrier.wait(q_ready.index(stage), phase)
     mbarrier.wait(dout_ready.index(stage), phase)
     turn = at & 1
@@ -258,7 +257,7 @@ def pass_by(
 
 @gluon.jit
 def hand_on(places, stage, tile, b, head):
-    """Tell workers which tile of which head a stage has."""
+    """Tell workers which tile of which head a stage holds."""
     ONE: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     places.index(stage * 3).store(gl.full([1], tile, gl.int32, ONE))
     places.index(stage * 3 + 1).store(gl.full([1], b, gl.int32, ONE))
@@ -267,13 +266,13 @@ def hand_on(places, stage, tile, b, head):
 
 @gluon.jit
 def handed_on(number):
-    """A number in shared memory."""
+    """Read a number from shared memory."""
     return tl.max(number.load(gl.BlockedLayout([1], [32], [gl.num_warps()], [0])), 0)
 
 
 @gluon.jit
 def next_place(begun, ready, places, STAGES: gl.constexpr):
-    """The next tile, once `ready` tells that it has come, its batch entry and its head; a number below 0 after the last."""
+    """The next tile, once it is `ready`, with its batch entry and head; a negative number after the last tile."""
     stage = begun % STAGES
     mbarrier.wait(ready.index(stage), begun // STAGES & 1)
     place = stage * 3
@@ -321,9 +320,9 @@ def work(
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = load_values(matrix(v_buffer, stage * WORKERS + WORKER), SCORES)
             if BLOCK_M == 64 and GROUP > 1:
-                # tiles are as long as the keys of a worker, who has a range of its own
+                # tiles are as long as the keys of a worker, so each worker has its own range
                 first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-                low, high = first, last  # those of all workers
+                low, high = first, last  # the range of all workers
                 if WORKER == 0:
                     k_last = tl.minimum(k_first + 63, k_last)
                 else:
@@ -352,9 +351,9 @@ def work(
                         )  # fmt: skip
             mbarrier.arrive(kv_free.index(stage), count=1)
 
-            # through the memory of the last share, once that is read: so that threads store 16 bytes at a time
+            # through the shared memory of the last share, once that is read, so that threads store 16 bytes at a time
             mbarrier.wait(shares_read, at & 1 ^ 1)
-            PARTS: gl.constexpr = 128 // BLOCK_D  # rows of a worker take the first of its share's
+            PARTS: gl.constexpr = 128 // BLOCK_D  # a worker's rows use the first part of its share
             rows = view(shares, v_buffer.dtype, [WORKERS * PARTS, 64, BLOCK_D], ROWS).index(WORKER * PARTS)
             first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
             row = k_start + WORKER * 64
@@ -373,15 +372,15 @@ def work(
 
 @gluon.jit
 def by_lanes(ptr):
-    """An address, for each thread of a warp."""
+    """The same address in each thread of a warp."""
     return (ptr + gl.full([32], 0, gl.int32, gl.BlockedLayout([1], [32], [1], [0]))).to(gl.int64)
 
 
 @gluon.jit
 def count_in(count_ptr):
-    """Count this program: what the count was before. If it was not 0, waits until the first program's share is there.
+    """Count this program; return the count before. If that was not 0, wait until the first program's share is stored.
 
-    That one waits for no other between counting itself and storing its share: so programs never wait in a circle.
+    The first one waits for no other between counting itself and storing its share, so there is no deadlock.
     """
     code: gl.constexpr = (
         "{.reg .pred p; .reg .u32 now; mov.u32 now, %laneid; setp.eq.u32 p, now, 0;"
@@ -394,7 +393,7 @@ def count_in(count_ptr):
 
 @gluon.jit
 def tell_stored(count_ptr):
-    """Tell other programs that this one's share is there, once it is."""
+    """Tell other programs that this one's share is stored, once it is."""
     code: gl.constexpr = (
         "{.reg .pred p; .reg .u32 lane; cp.async.bulk.wait_group 0; bar.warp.sync 0xffffffff; mov.u32 lane, %laneid;"
         "setp.eq.u32 p, lane, 0; @p red.release.gpu.global.add.u32 [$1], 16777216; mov.u32 $0, 0;}"
@@ -406,7 +405,7 @@ def tell_stored(count_ptr):
 def add_share(
     at, place, q_len, exchange, dq_sum_desc, taken_ptr, WORKERS: tl.constexpr
 ):  # fmt: skip
-    """Have the program's share of one tile of dQ added, or stored if it is the first one, and tell that it is read."""
+    """Have the program's share of one tile of dQ added, or stored if it is the first, and signal that it is read."""
     factors, factors_ready, shares, shares_ready, shares_read = exchange
     count_ptr = taken_ptr + 1 + place // WORKERS
     before = 1
@@ -419,7 +418,7 @@ def add_share(
         else:
             add_tile(dq_sum_desc, [(place + worker) * 16, 0], shares.index(worker))
     tma.store_wait(0)
-    # first what a walk's end waits for: a worker two steps on would take the round before for this one
+    # first the barrier at the end of the loop: a worker two steps ahead would mistake the previous round for this one
     mbarrier.arrive(shares_read, count=1)
     mbarrier.arrive(factors_ready.index(at + 1 & 1), count=1)
     if before == 0:
@@ -432,12 +431,12 @@ def add_shares(
     counted, keys, turns, exchange, dq_sum_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     GROUP: tl.constexpr, BLOCK_D: tl.constexpr, K_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
-    """Bring all shares of dQ that the workers make to memory."""
+    """Send all shares of dQ that the workers compute to memory."""
     taken_ptr, q_total, k_total, Hq, tiles, group, grouped, joined = counted
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
     factors, factors_ready, shares, shares_ready, shares_read = exchange
-    mbarrier.arrive(factors_ready.index(0), count=1)  # there is no share before the first
+    mbarrier.arrive(factors_ready.index(0), count=1)  # no share precedes the first
     at = 0  # tiles of queries so far
     begun = 0  # tiles of keys so far
     if K_STAGES > 1:
@@ -475,7 +474,7 @@ def load_queries(
     at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries,
     BLOCK_M: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
-    """Copy one tile of queries, with what belongs to their rows."""
+    """Copy one tile of queries and of dout, with LSE and delta of its rows."""
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
     row = q_start + gl.arange(0, BLOCK_M, gl.BlockedLayout([BLOCK_M // 32], [32], [1], [0]))
@@ -495,8 +494,8 @@ def load_queries(
 
 @gluon.jit
 def place_of(place, Hkv, tiles, group, grouped, joined):
-    """The tile of keys at a place in the order of all tiles, its batch entry and which of Hkv key heads."""
-    behind = place - grouped * tiles  # from 0 on: tiles of the last heads, which are one group
+    """The tile of keys at a place in the order of all tiles, its batch entry and its head, one of Hkv."""
+    behind = place - grouped * tiles  # from 0 on: tiles of the last heads, a single group
     first = tl.where(behind < 0, 0, grouped)
     place = tl.where(behind < 0, place, behind)
     group = tl.where(behind < 0, group, joined)
@@ -572,7 +571,7 @@ def backward(
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of all tiles of keys, summed over the query heads that read it, and add to dQ."""
-    # dQ of a tile of queries is shared out in [64, 64] tiles, one for each worker
+    # dQ of a tile of queries is split into [64, 64] tiles, one for each worker
     gl.static_assert(
         (BLOCK_N == 128) & (BLOCK_M * BLOCK_D == 8192), "two workers have 128 keys, and half of 8192 values of dQ each"
     )
@@ -587,7 +586,7 @@ def backward(
     TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, 64], q_desc.dtype)
     factors = gl.allocate_shared_memory(q_desc.dtype, [2 * WORKERS, BLOCK_M, 64], TILE)
     shares = gl.allocate_shared_memory(gl.float32, [WORKERS, 16, 256], dq_sum_desc.layout)
-    # where programs take tiles in turns, all are told which tile a stage of keys has
+    # in persistent programs, all warps are told which tile a stage of keys holds
     keys = (k_buffer, v_buffer, barriers(K_STAGES, 2 if K_STAGES > 1 else 1))
     turns = (barriers(K_STAGES, WORKERS + 1), gl.allocate_shared_memory(gl.int32, [K_STAGES * 3, 1], PLAIN))
     exchange = (factors, barriers(2, WORKERS + 1), shares, barriers(WORKERS, 1), barriers(1, 1).index(0))
@@ -601,7 +600,7 @@ def backward(
         lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, grouped, joined
     )  # fmt: skip
     counted = (taken_ptr, q_total, k_total, Hq, tiles, group, grouped, joined)
-    # a worker's threads get the registers that single warps leave
+    # workers get the registers that the single warps do not need
     gl.warp_specialize(
         [
             (work, (
@@ -631,7 +630,7 @@ def finish(
     position_end, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_PAIRS: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
-    """Store dQ of one tile of queries of one head: [64, 64] tiles as products leave them, turned into rows."""
+    """Store dQ of one tile of queries of one head: turn [64, 64] tiles in the register order of products into rows."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
@@ -640,7 +639,7 @@ def finish(
     q_begin = k_len - q_len
     sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
     first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
-    # nothing was ever written where programs are counted and none has come
+    # if programs are counted and none has reached this tile, nothing was ever written
     mask = (BLOCK_N > 64) & (q_len <= COUNTED)
     count = tl.load(taken_ptr + 1 + (sum_row + q_start) // BLOCK_M, mask=mask, other=1)
     PIECES: tl.constexpr = (D + 63) // 64
@@ -649,7 +648,7 @@ def finish(
         # [BLOCK_M // 64, 4096]
         place = dq_sum_ptr + source.to(tl.int64)[:, None] * 4096 + tl.arange(0, 4096)[None, :]
         dq = tl.load(place, mask=count > 0, other=0.0)
-        # [BLOCK_M, 64]: a thread of a product has two neighbours of a row, and the same of the row eight below
+        # [BLOCK_M, 64]: in a product's result a thread has two neighbours of a row, and those of the row eight below
         dq = dq.reshape([BLOCK_M // 64, 8, 4, 8, 4, 2, 2]).permute(0, 2, 5, 3, 1, 4, 6).reshape([BLOCK_M, 64])
         place = dq_ptr + first_row * D + piece * 64
         kernels.store_rows(place, Hq * D, dq * scale, q_start, q_len, D - piece * 64)

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ca7e22a733a40211
-#   text hash     3996d23b9342376d
+#   content hash  386ea3f9ddfa3ef9
+#   text hash     8f3897b044a8b78c
 #   render with   attnforge render specs/rope_gqa.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

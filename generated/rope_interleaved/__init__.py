@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b539314317e119fb
-#   text hash     6b642e5ffbfea5c7
+#   content hash  60ef9a55994089c8
+#   text hash     43632aee2c8f435f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  51f1b6cb85376d44
-#   text hash     40bdfa7bf9b48dc9
+#   content hash  90e501a5d9b2c6dd
+#   text hash     ce6a76e880554237
 #   render with   attnforge render specs/rope_interleaved.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

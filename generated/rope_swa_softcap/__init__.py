@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cd060fc611c39ac5
-#   text hash     ec258d01a0a9fb1c
+#   content hash  4cfca22f57a6133c
+#   text hash     ae2be3361d2e31da
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e052290eae8d0bfb
-#   text hash     1ffac09e40b065df
+#   content hash  54c862665386f8bd
+#   text hash     bceaefedc2b72197
 #   render with   attnforge render specs/rope_swa_softcap.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a07f2bfd809bf07c
-#   text hash     7f3610314a87150e
+#   content hash  8f63aeed3354d17b
+#   text hash     04f5fab2a9b69a5a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -29,8 +29,8 @@ def reference(
 ):
     """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 
-    Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
-    Under autocast, too, which casts q, k and v to its dtype first.
+    Takes and returns what `attention` does, on any device; computes in float32, or in float64 for float64 inputs.
+    The same holds under autocast, which first casts q, k and v to its dtype.
     """
     _check(q, k, v)
     if torch.is_autocast_enabled(q.device.type):
@@ -58,14 +58,14 @@ def reference(
                     scale,
                     q_begin,
                 )
-        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        # an empty sum of each, 0, connects to autograd the inputs that no result depends on
         nothing = sum(x[None][:0].sum() for x in (q, k, v))
         out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
 
 
 def _check(q, k, v):
-    """Tells of shapes that do not go with each other."""
+    """Raises an error for shapes that do not fit together."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 4:
             raise ValueError(f"{name}: expected 4 axes (batch, tokens, heads, head size), got shape {tuple(x.shape)}")
@@ -80,7 +80,7 @@ def _check(q, k, v):
 
 
 def _attend(q, k, v, cos, sin, positions, scale, q_begin):
-    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
+    """Attention of a batch with sequences of equal length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
 
     `q_begin` is the position of the first query.
     """
@@ -93,7 +93,7 @@ def _attend(q, k, v, cos, sin, positions, scale, q_begin):
     k_pos = torch.arange(k_len, device=device)
     q, k = _rotated(q, k, cos.to(dtype), sin.to(dtype), positions, q_pos[:, 0], k_pos, q_begin)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
-    if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
+    if 0 in (q.shape[0], q_len, k_len):  # no element for terms to index
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse
 
@@ -107,9 +107,9 @@ def _attend(q, k, v, cos, sin, positions, scale, q_begin):
 
 
 def _parts(q, k, k_lens, k_starts, q_start, tokens=False):
-    """Of each batch entry its number, its rows of queries, its rows of keys, each as a range, and its first position.
+    """For each batch entry, its index, its rows of queries and of keys, each as a range, and its first position.
 
-    Queries at no key's position are left out where `q_start` says which they have, or is told by `tokens`.
+    If `q_start` gives positions, or with `tokens`, queries without a key at their position are left out.
     """
     batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
 
@@ -129,7 +129,7 @@ def _parts(q, k, k_lens, k_starts, q_start, tokens=False):
 
 
 def _part(x, rank, places):
-    """x of so many axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
+    """x with `rank` axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
     x = x[(None,) * (rank - x.dim())]
     for axis, (first, end) in places.items():
         x = x if x.shape[axis] == 1 else x.narrow(axis, first, end - first)
@@ -137,12 +137,12 @@ def _part(x, rank, places):
 
 
 def _scores(q, k):
-    """q·k of each query and key, (B, Hq, Tq, Tk)."""
+    """q·k for each query and key, (B, Hq, Tq, Tk)."""
     return torch.einsum("bihd,bjhd->bhij", q, k)
 
 
 def _weighted(score, v):
-    """The softmax of scores, times v, and its LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
+    """The softmax of scores times v, and its LSE; a row of only -inf gives 0, -inf and gradients of 0."""
     top = score.detach().amax(-1, keepdim=True)
     top = torch.where(top == -math.inf, 0.0, top)
     weight = torch.exp(score - top)
@@ -155,7 +155,7 @@ def _weighted(score, v):
 
 
 def _rotated(q, k, cos, sin, positions, q_pos, k_pos, q_begin):
-    """q and k with pairs of components turned by the angles of their positions."""
+    """q and k with pairs of components rotated by the angles of their positions."""
     if positions is None:
         q_rows, k_rows = q_pos[None], k_pos[None]
     else:

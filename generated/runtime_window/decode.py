@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8200ef83b42bebc1
-#   text hash     431cb7d60fcb843c
+#   content hash  ab93bcc859f69dba
+#   text hash     3a3da19b6602ce22
 #   render with   attnforge render specs/runtime_window.yaml
-"""Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
+"""Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 from . import arguments, decode_arguments
 
-CALLS = collections.OrderedDict()  # what checks found, by the shapes and numbers that they looked at
+CALLS = collections.OrderedDict()  # results of checks, by the shapes and numbers that were checked
 
 
 def attend_with_cache(
@@ -41,30 +41,31 @@ def attend_with_cache(
 ):
     """Causal attention to the most recent keys, as many as each call says.
 
-    q holds the new tokens of B sequences: (B, Tq, Hq, D), or (T, Hq, D), cut by cu_seqlens_q or one for each sequence.
-    k_cache (P, page, Hkv, D) and v_cache (P, page, Hkv, Dv) hold pages of keys that page_table names; without one they
-    are (B, S, Hkv, D) and (B, S, Hkv, Dv), with room for S keys of each sequence. Any strides but that of the last axis.
-    The new tokens' own keys are in the cache already, see `append`: row i of a sequence has the position
-    seq_lens[b] - (how many new tokens it has) + i. out has the shape of q, with Dv columns; no gradients.
+    q holds the new tokens of B sequences: (B, Tq, Hq, D), or (T, Hq, D), split by cu_seqlens_q or one per sequence.
+    k_cache (P, page, Hkv, D) and v_cache (P, page, Hkv, Dv) hold the pages that page_table lists; without a page_table
+    they are (B, S, Hkv, D) and (B, S, Hkv, Dv), with room for S keys of each sequence. Only the last axis has a fixed
+    stride.
+    The new tokens' own keys are already in the cache, see `append`: row i of a sequence has the position
+    seq_lens[b] - (its number of new tokens) + i. out has the shape of q, with Dv columns; there are no gradients.
     Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 512.
 
-    seq_lens: int32 (B,), how many keys each sequence has, the new ones included; 0 gives 0 and an LSE of -inf
+    seq_lens: int32 (B,), number of keys of each sequence, including the new ones; 0 gives 0 and an LSE of -inf
     page_table: int32 (B, pages of a sequence); entries of pages without a visible key are not read
-    k_starts: int32 (B,), without pages: the place of each sequence's first key, 0 if None; those before it are not read
-    cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin and the last ones end
-    max_seqlen_q: at least the most new tokens of a sequence; known without cu_seqlens_q
-    max_seqlen_k: at least the most keys of a sequence; all that there is room for if None
+    k_starts: int32 (B,), without pages: the place of each sequence's first key, 0 if None; keys before it are not read
+    cu_seqlens_q: int32 (B + 1,), where the new tokens of each sequence begin, and where the last ones end
+    max_seqlen_q: upper bound of the new tokens of a sequence; not needed without cu_seqlens_q
+    max_seqlen_k: upper bound of the keys of a sequence; all that the cache has room for if None
     window: int
     scale: factor of q·k, 1 / sqrt(D) if None
-    k_scale, v_scale: float32, what caches of float8_e4m3fn are multiplied by: (), (Hkv,), (B, Hkv) or (P, page, Hkv)
-    workspace: float32, contiguous, at least workspace_size(...) values; made if None
-    out: contiguous, where the result goes, in memory of its own; made if None
+    k_scale, v_scale: float32, factors of caches of float8_e4m3fn: (), (Hkv,), (B, Hkv) or (P, page, Hkv)
+    workspace: float32, contiguous, at least workspace_size(...) values; allocated if None
+    out: contiguous, where the result is written, in memory of its own; allocated if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
-    split_size: keys that a program goes through, a multiple of 128; long caches are read faster with 1024, short ones with
-        fewer. The last bits of a row hang on it; None has one for all calls with as many new tokens of a sequence
-    bitwise: "training" gives each row the bits that it has by `attention` on the whole sequence, with portable kernels; it takes
-        more time, and memory for a copy of all pages. With a cache of q's type, without split_size;
-        workspace is not used
+    split_size: keys per program, a multiple of 128; long caches are read faster with 1024, short ones with fewer. The
+        last bits of a row depend on it; None means one value for all calls with as many new tokens of a sequence
+    bitwise: "training" gives each row the bits that `attention` on the whole sequence gives it with portable kernels;
+        it takes more time, and memory for a copy of all pages. Needs a cache of q's type, and no
+        split_size; workspace is not used
     """
     return _attend(
         q,
@@ -108,7 +109,7 @@ def _attend(
     split_size,
     bitwise,
 ):
-    """What `attend_with_cache` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    """Implements `attend_with_cache`; names from the spec begin with `in_` from here on, as in the kernels."""
     in_window = arguments.as_int("window", in_window, minimum=1, maximum=268435456)
     if max_seqlen_q is not None and type(max_seqlen_q) is not int:
         max_seqlen_q = arguments.as_int("max_seqlen_q", max_seqlen_q)
@@ -138,7 +139,7 @@ def attend_now(
     q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_window, scale,
     k_scale, v_scale, workspace, out, return_lse, split_size
 ):  # fmt: skip
-    """What `attend_with_cache` gives, whose numbers are checked, where nothing is traced."""
+    """The result of `attend_with_cache` for checked numbers, if nothing is traced."""
     given = q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, workspace, out
     call, known = decode_arguments.remembered(
         CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size, in_window)
@@ -154,7 +155,7 @@ def attend_now(
         decode_arguments.refuse_gradients(
             q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out
         )
-    # on a GPU a look at values would wait for it
+    # on a GPU, reading values would wait for it
     if seq_lens.is_cpu:
         decode_arguments.check_values(call, q, seq_lens, cu_seqlens_q)
         if page_table is not None:
@@ -165,7 +166,7 @@ def attend_now(
     if workspace is None:
         workspace = q.new_empty(call.size, dtype=torch.float32)
     if out is None:
-        # two thirds of the time that a shape takes
+        # empty_like takes two thirds of the time of new_empty
         out = torch.empty_like(q) if call.out_as_q else q.new_empty(call.out)
     else:
         call.check_out(out, q, k_cache, v_cache, workspace)
@@ -193,7 +194,7 @@ def attend_now(
 
 
 def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale):
-    """What `append` does with checked arguments, where nothing is traced."""
+    """Implements `append` for checked arguments, if nothing is traced."""
     if k_cache.data_ptr() == v_cache.data_ptr() and k_cache.numel():
         raise ValueError("v_cache: expected memory of its own, got that of k_cache")
     from . import decode_launch as launch
@@ -202,7 +203,7 @@ def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale):
         from . import decode_operators
 
         return decode_operators.append(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale)
-    if launch.runtime.INTERPRETED and k_new.dtype == torch.bfloat16:  # of which the interpreter rounds none
+    if launch.runtime.INTERPRETED and k_new.dtype == torch.bfloat16:  # which the interpreter does not round to
         k_new, v_new = k_new.float(), v_new.float()
         wide = decode_arguments.widened(k_cache, v_cache, False)
         append_now(k_new, v_new, *wide, slot_mapping, k_scale, v_scale)
@@ -234,7 +235,7 @@ def workspace_size(
     split_size: int | None = None,
     window: int | None = None,
 ) -> int:
-    """How many float32 values the workspace of calls with tensors of such shapes and with these bounds has at least."""
+    """How many float32 values the workspace needs for calls with tensors of these shapes and with these bounds."""
     from . import decode_launch as launch
 
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
@@ -243,7 +244,7 @@ def workspace_size(
     max_seqlen_k = arguments.as_int("max_seqlen_k", max_seqlen_k, minimum=0, maximum=2**28)
     if window is not None:
         window = arguments.as_int("window", window, minimum=1, maximum=268435456)
-    # rows that stand one behind the other may all be of one sequence, or each of one
+    # consecutive rows may all belong to one sequence, or each to its own
     longest = (q.shape[1],) if q.dim() == 4 else (1, max_seqlen_q)
     seen = _seen(window)
     return max(launch.workspace_size(q, k_cache, v_cache, n, max_seqlen_k, split_size, *seen) for n in longest)
@@ -259,13 +260,13 @@ def append(
     k_scale: torch.Tensor | None = None,
     v_scale: torch.Tensor | None = None,
 ) -> None:
-    """Puts the keys and values of new tokens into a cache.
+    """Writes the keys and values of new tokens to a cache.
 
     k_new (T, Hkv, D) and v_new (T, Hkv, Dv), or with more axes before the heads; the cache as in `attend_with_cache`.
 
-    slot_mapping: int64, one for each token: its page times the size of a page plus its place there; -1 skips the token
-    k_scale, v_scale: float32, of caches of float8_e4m3fn, whose values are rounded over them; () and (Hkv,) are given,
-        (P, page, Hkv) measured and filled in
+    slot_mapping: int64, one per token: its page times the page size plus its place in the page; -1 skips the token
+    k_scale, v_scale: float32, for caches of float8_e4m3fn, whose values are divided by them and rounded; () and (Hkv,)
+        are read, (P, page, Hkv) is measured and filled in
     """
     decode_arguments.check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest=(512, 512))
     decode_arguments.check_scales(k_scale, v_scale, k_cache)
@@ -284,13 +285,13 @@ def append(
 
 
 def merge(outs, lses, sinks: torch.Tensor | None = None):
-    """(out, lse) of all keys, from the results over parts of them: shared prefixes, cascades, other machines' keys.
+    """(out, lse) over all keys, from the results over parts of them: shared prefixes, cascades, other machines' keys.
 
-    A part counts positions by itself: rotated queries want `positions` there, and what depends on distances has no parts.
+    Each part counts positions by itself: rotated queries need `positions` there; distance terms cannot be split.
 
-    outs: tensors (..., T, H, Dv); a part that shows a row nothing counts for nothing there, whatever it holds
+    outs: tensors (..., T, H, Dv); a part that shows a row nothing does not count there, whatever it holds
     lses: their LSEs (..., H, T), natural logarithm
-    sinks: (H,), a logit of each head that joins the denominator once; for parts that were made without it
+    sinks: (H,), a logit of each head that joins the denominator once; for parts that were computed without it
     """
     outs, lses = decode_arguments.parts(outs, lses)
     lse = torch.stack(lses).float()
@@ -298,13 +299,13 @@ def merge(outs, lses, sinks: torch.Tensor | None = None):
     if sinks is not None:
         arguments.check_tensor("sinks", sinks, outs[0], arguments.FLOATS, (outs[0].shape[-2],), other="the first part")
         most = torch.maximum(most, sinks.float()[:, None])
-    # measured from 0 where nothing is seen: -inf - -inf would be NaN
+    # relative to 0 where nothing is seen: -inf - -inf would be NaN
     most = torch.where(most == -math.inf, 0.0, most)
     weights = torch.exp(lse - most)
     total = weights.sum(0)
     if sinks is not None:
         total = total + torch.exp(sinks.float()[:, None] - most)
-    # what is not taken must not be infinite or NaN, as a gradient of 0 times that is NaN
+    # what `where` discards must not be infinite or NaN, as a gradient of 0 times that is NaN
     nothing, total = total == 0, torch.where(total == 0, 1.0, total)
     shares = (weights / total).transpose(-1, -2)[..., None]
     out = sum(torch.where(share == 0, 0.0, x.float()) * share for x, share in zip(outs, shares))
@@ -312,14 +313,14 @@ def merge(outs, lses, sinks: torch.Tensor | None = None):
 
 
 def _seen(in_window):
-    """How many keys before its own position a new token may see, and how many of the first keys beside those."""
+    """How many keys before its own position a new token may see, and how many of the first keys besides those."""
     if None in (in_window,):
         return 2**28, 0
     return max(0, in_window - 1), 0
 
 
 def _read(position, k_len, in_window):
-    """Ranges of keys that a new token reads, whatever masks hide within; those that tensors tell are left out."""
+    """Ranges of keys that a new token reads, whatever masks hide within; those that depend on tensors are left out."""
     return ((position - in_window + 1, position + 1),)
 
 
@@ -327,7 +328,7 @@ def check_shapes(
     q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, out, max_seqlen_q,
     max_seqlen_k, split_size
 ):  # fmt: skip
-    """The most new tokens and the most keys of a sequence, once all is checked that shapes and types tell."""
+    """Check everything that shapes and types show; return the most new tokens and the most keys of a sequence."""
     decode_arguments.as_split_size(split_size)
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
     arguments.check_place("q", q)
@@ -344,12 +345,12 @@ def _check_call(
     q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, workspace, out,
     max_seqlen_q, max_seqlen_k, split_size, in_window
 ):  # fmt: skip
-    """What such calls have in common, once all is checked."""
+    """Check the call; return what all such calls have in common."""
     longest, max_seqlen_k = check_shapes(
         q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, out, max_seqlen_q,
         max_seqlen_k, split_size
     )  # fmt: skip
-    # not sooner: once imported, triton no longer heeds TRITON_INTERPRET
+    # not earlier: once imported, triton ignores changes of TRITON_INTERPRET
     from . import decode_launch as launch
 
     seen = _seen(in_window)

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4fe304944dec0a28
-#   text hash     431c4c42e8be528c
+#   content hash  6a56e6f4737d99e6
+#   text hash     63d756defd966e82
 #   render with   attnforge render specs/runtime_window.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1f14eb979d1f0801
-#   text hash     f8b65eafab809f87
+#   content hash  99cc4e49b9e7e1ee
+#   text hash     ba087ff345b94ba8
 #   render with   attnforge render specs/runtime_window.yaml
-"""The package as the attention of models of the library transformers: `register` gives it a name there.
+"""The package as an attention implementation for models of the library transformers: `register` names it there.
 
 Written for transformers 5.23. A layer whose window, cap, sinks, bias or mask is not the spec's is refused.
 """
@@ -28,7 +28,7 @@ SPEC = "runtime_window"
 
 
 def register(name: str = f"attnforge_{SPEC}") -> str:
-    """The name, once models may be given it as `attn_implementation`."""
+    """Register the package for models; return its name, for `attn_implementation`."""
     if not isinstance(name, str):
         raise TypeError(f"name: expected a string, got {name!r}")
     for word in ("flash", "sdpa", "flex", "eager", "/", "|"):
@@ -54,15 +54,15 @@ def attend(
     is_causal=None,
     **kwargs,
 ):
-    """(out, None): what a layer takes for its attention, out (B, Tq, Hq, Dv), and for the weights.
+    """(out, None): the attention of a layer, out (B, Tq, Hq, Dv), and None in place of the weights.
 
-    query (B, Hq, Tq, D), key (B, Hkv, Tk, D) and value (B, Hkv, Tk, Dv), rotated where the model does so
-    attention_mask: what `mask` gave, or None
+    query (B, Hq, Tq, D), key (B, Hkv, Tk, D) and value (B, Hkv, Tk, Dv), rotated if the model does so
+    attention_mask: the result of `mask`, or None
     """
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     if sliding_window is None:
-        # some models have it in their mask alone
+        # some models have it only in their mask
         sliding_window = _window(attention_mask)
     if not is_causal:
         raise ValueError(f"{SPEC}: expected a causal layer, as the spec hides later keys; this one is not")
@@ -87,7 +87,7 @@ def attend(
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     rows = _rows(attention_mask)
     if "k_starts" not in rows and _count_all(kwargs.get("position_ids"), query, key):
-        # beside a cache, `mask` is told nothing of them
+        # with a cache, `mask` does not get them
         _by_positions(_check_positions, kwargs["position_ids"])
     given = dict(window=2**28 if sliding_window is None else sliding_window, scale=scaling)
     if _decodes(query, key, is_causal):
@@ -97,19 +97,19 @@ def attend(
     return out, None
 
 
-MOST_NEW = 16  # new tokens of a call whose keys are split among programs
+MOST_NEW = 16  # most new tokens of a call whose keys are split among programs
 
 
 def _decodes(query, key, is_causal):
-    """Whether few new tokens look at a cache, to whose keys `attend_with_cache` gives more programs than `attention`."""
+    """Whether few new tokens read a cache, over whose keys `attend_with_cache` has more programs than `attention`."""
     if not is_causal or torch.is_grad_enabled():
         return False
-    # in this order: a compiler that has one length for both asks nothing more of it
+    # in this order: a compiler that has one length for both needs no further condition on it
     return query.shape[2] < key.shape[2] and query.shape[2] <= MOST_NEW
 
 
 def _cached(key, attention_mask, rows):
-    """The keywords of `attend_with_cache` by what `mask` made, and `_rows` of that."""
+    """The keywords of `attend_with_cache`, from the result of `mask` and `_rows` of it."""
     given = dict(rows)
     given.pop("k_lens", None)
     if given.pop("q_start", None) is not None:
@@ -133,12 +133,12 @@ def mask(
     device="cpu",
     **kwargs,
 ):
-    """Where entries' keys begin and end, the first query's position, how many keys there are with those of the queries.
+    """Where each entry's keys begin and end, the first query's position, and the number of keys up to the last query's.
 
-    int32 (B, 4, 1, 1), in layers with a window (B, 4, 1 + window, 1). Where all line up (B, 0, 1 + window, 1), or None
-    if there is no window.
+    int32 (B, 4, 1, 1), in layers with a window (B, 4, 1 + window, 1). If all line up, (B, 0, 1 + window, 1), or None
+    without a window.
 
-    The axes are those of a mask, which models hand on unread. attention_mask (B, tokens so far) may be padded on
+    The axes are those of a mask, which models pass on unread. attention_mask (B, tokens so far) may be padded on
     either side, without holes.
     """
     config = kwargs.get("config")
@@ -172,14 +172,14 @@ def mask(
 
 
 def _rows(attention_mask):
-    """The keywords of `attention` by what `mask` made."""
+    """The keywords of `attention`, from the result of `mask`."""
     if attention_mask is None:
         return {}
     return dict(zip(("k_starts", "k_lens", "q_start"), _numbers(attention_mask)))
 
 
 def _neighbours(mask_function, batch_size, kv_length, device):
-    """Whether a query sees the key before its own, and whether the one before sees its key: (B, kv_length - 1) both."""
+    """Whether a query sees the key before its own, and whether the one before sees its key: both (B, kv_length - 1)."""
     entry, here = torch.arange(batch_size, device=device)[:, None], torch.arange(1, kv_length, device=device)[None]
     head = torch.zeros((), dtype=torch.int64, device=device)
     before, after = mask_function(entry, head, here, here - 1), mask_function(entry, head, here - 1, here)
@@ -187,7 +187,7 @@ def _neighbours(mask_function, batch_size, kv_length, device):
 
 
 def _count_all(positions, query, key):
-    """Whether they are those of all queries and keys; compilers and captures of CUDA graphs look at none."""
+    """Whether they are those of all queries and keys; compilers and captures of CUDA graphs read none."""
     if not isinstance(positions, torch.Tensor) or torch.compiler.is_compiling():
         return False
     if positions.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -196,25 +196,25 @@ def _count_all(positions, query, key):
 
 
 def _by_positions(make, positions, *more):
-    """What is made of them: once for all layers, unless nobody counts how often they are written to."""
+    """make(positions, *more), once for all layers, unless torch does not count writes to the tensor."""
     return make(positions, *more) if positions.is_inference() else _once(make, positions, *more)
 
 
 def _check_positions(positions):
-    """An error if some are not behind the one before, where the next sequence begins."""
+    """Raise an error if a position is not after the previous one: another sequence begins there."""
     told = f"{SPEC}: position_ids pack sequences: this takes a spec with layout: packed"
     _check((positions.diff() > 0).all(), told, _may_wait(positions.shape[1], positions.device))
 
 
 def _may_wait(q_length, device):
-    """Whether a look at values on the device may wait for it: once in a pass over more than one token."""
+    """Whether reading values may wait for the device: once in a pass over more than one token."""
     if q_length == 1 or torch.compiler.is_compiling():
         return False
     return torch.device(device).type != "cuda" or not torch.cuda.is_current_stream_capturing()
 
 
 def _check(holds, told, wait):
-    """An error if something does not hold: here, or on the device where nothing waits for it."""
+    """Raise an error if something does not hold: here, or on the device if nothing may wait for it."""
     if not wait:
         runtime.assert_on_device(holds, told)
     elif not holds:
@@ -229,7 +229,7 @@ def _is_full(attention_mask, tokens, wait):
 
 
 def _keys(attention_mask, batch_size, kv_length, kv_offset, device, wait):
-    """The rows (B,) of each entry's first key and behind its last one."""
+    """The row of each entry's first key, and the row after its last one: both (B,)."""
     if attention_mask is None:
         first = torch.zeros(batch_size, dtype=torch.int32, device=device)
         return first, first + kv_length
@@ -244,12 +244,12 @@ def _keys(attention_mask, batch_size, kv_length, kv_offset, device, wait):
 
 
 def _columns(*columns):
-    """Numbers of each entry (B,) with the four axes of a mask; those of all entries lie side by side."""
+    """Numbers of each entry (B,), with the four axes of a mask; each number is contiguous over the entries."""
     return torch.stack(torch.broadcast_tensors(*columns)).to(torch.int32).T[:, :, None, None]
 
 
 def _with_window(columns, local_size):
-    """Columns for layers with a window, of which the third axis tells: its size is one more than the window."""
+    """Columns for layers with a window, which the third axis encodes: its size is one more than the window."""
     return columns if local_size is None else columns.expand(-1, -1, local_size + 1, -1)
 
 
@@ -259,18 +259,18 @@ def _is_narrow(local_size):
 
 
 def _window(attention_mask):
-    """The window of the layers that columns were made for; None where they have none."""
+    """The window of the layers that columns were made for, or None."""
     return attention_mask.shape[2] - 1 or None if _are_columns(attention_mask) else None
 
 
 def _are_columns(attention_mask):
-    """Whether it looks like what `mask` makes: a ready mask has a last axis of all keys."""
+    """Whether it looks like a result of `mask`: a ready mask has a last axis of all keys."""
     numbers = isinstance(attention_mask, torch.Tensor) and attention_mask.dtype == torch.int32
     return numbers and attention_mask.dim() == 4 and attention_mask.shape[3] == 1
 
 
 def _numbers(attention_mask):
-    """The columns of what `mask` made."""
+    """The columns of a result of `mask`."""
     if torch.compiler.is_compiling():
         return _unbound(attention_mask)
     return _once(_unbound, attention_mask)
@@ -280,31 +280,31 @@ def _unbound(attention_mask):
     if not _are_columns(attention_mask):
         got = getattr(attention_mask, "shape", type(attention_mask).__name__)
         raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
-    # each of them in one piece
+    # each of them contiguous
     return attention_mask[:, :, 0, 0].T.contiguous().unbind()
 
 
-LAST = {}  # by what made them: the tensors of the last call, and what became of them
+LAST = {}  # by function: the tensor of its last call, and the result
 
 
 def _once(make, x, *more):
-    """What is made of a tensor, made anew only for another one, or where it was written to."""
+    """make(x, *more), computed again only for another tensor, or after a write to it."""
     last, version = LAST.get(make), 0 if x.is_inference() else x._version
     if last is None or last[0] is not x or last[1] != (version, *more):
         last = LAST[make] = x, (version, *more), make(x, *more)
     return last[2]
 
 
-# types of models some of whose layers make attention, or a mask of all pairs, themselves, while others ask by its name
+# model types in which some layers compute attention, or a mask of all pairs, themselves; others look it up by name
 IN_PART = ("bigbird_pegasus", "doge", "git", "informer")
-ASKS = {}  # a class of configurations -> whether all layers of its models leave attention to what has the name
+ASKS = {}  # a class of configurations -> whether all layers of its models look attention up by name
 
 
 @torch.compiler.assume_constant_result
 def _asks(configs):
-    """Whether all layers of a class's models leave attention to what has the name, as far as is known.
+    """Whether all layers of a class's models look attention up by name, as far as is known.
 
-    Others would take what `mask` gives for a mask of all pairs, and None for one that hides nothing.
+    Other layers would take the result of `mask` for a mask of all pairs, and None for one that hides nothing.
     """
     if configs not in ASKS:
         ASKS[configs] = _asks_by_source(configs)
@@ -312,9 +312,9 @@ def _asks(configs):
 
 
 def _asks_by_source(configs):
-    """The same, as transformers finds it out where a model that is there already gets another attention.
+    """The same, found out as transformers does if an existing model gets another attention.
 
-    A class without models of its own stands for the models of the one that it derives from.
+    A class without models of its own stands for the models of its base class.
     """
     for base in configs.__mro__:
         if vars(base).get("model_type") in IN_PART:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b5627b2698e0a9ab
-#   text hash     72c817b3273e2ae5
+#   content hash  30e4919dcaf7cca1
+#   text hash     3232d174475a4318
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

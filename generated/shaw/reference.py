@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8e75779b9c64c6af
-#   text hash     dd5757b7702a400f
+#   content hash  8285ba2570d40754
+#   text hash     c772e71c9f076bd6
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -27,14 +27,14 @@ def reference(
 ):
     """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 
-    Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
-    Under autocast, too, which casts q, k and v to its dtype first.
+    Takes and returns what `attention` does, on any device; computes in float32, or in float64 for float64 inputs.
+    The same holds under autocast, which first casts q, k and v to its dtype.
     """
     return _reference(q, k, v, k_lens, k_starts, q_start, distance_score, scale, return_lse)
 
 
 def _reference(q, k, v, k_lens, k_starts, q_start, in_distance_score, scale, return_lse):
-    """What `reference` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    """The body of `reference`; from here on, names from the spec begin with `in_`, as in the kernels."""
     _check(q, k, v)
     if torch.is_autocast_enabled(q.device.type):
         rounded = torch.get_autocast_dtype(q.device.type)
@@ -59,14 +59,14 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_distance_score, scale, ret
                     scale,
                     q_begin,
                 )
-        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        # an empty sum of each, 0, connects to autograd the inputs that no result depends on
         nothing = sum(x[None][:0].sum() for x in (q, k, v, in_distance_score))
         out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
 
 
 def _check(q, k, v):
-    """Tells of shapes that do not go with each other."""
+    """Raises an error for shapes that do not fit together."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 4:
             raise ValueError(f"{name}: expected 4 axes (batch, tokens, heads, head size), got shape {tuple(x.shape)}")
@@ -81,7 +81,7 @@ def _check(q, k, v):
 
 
 def _attend(q, k, v, in_distance_score, scale, q_begin):
-    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
+    """Attention of a batch with sequences of equal length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
 
     `q_begin` is the position of the first query.
     """
@@ -95,7 +95,7 @@ def _attend(q, k, v, in_distance_score, scale, q_begin):
     h = torch.arange(heads, device=device)[:, None, None]
     q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
-    if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
+    if 0 in (q.shape[0], q_len, k_len):  # no element for terms to index
         lse = q.new_full((q.shape[0], heads, q_len), -math.inf)
         return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse
     in_distance_score = in_distance_score.to(dtype).expand(batch, heads, q_len, -1)
@@ -110,16 +110,16 @@ def _attend(q, k, v, in_distance_score, scale, q_begin):
             torch.minimum(torch.maximum(k_pos - q_pos + 16, torch.as_tensor(0)), torch.as_tensor(32)).clamp(0, 32),
         ]
     )  # score + distance_score[clamp(k - q + 16, 0, 32)]
-    # what float32 cannot hold in log2 units: kernels take it for hidden
+    # a score that float32 cannot hold in log2 units: kernels treat it as hidden
     score = torch.where(score < torch.finfo(torch.float32).min * math.log(2), -math.inf, score)
     out, lse = _weighted(score, v)
     return out.transpose(1, 2), lse
 
 
 def _parts(q, k, k_lens, k_starts, q_start):
-    """Of each batch entry its number, its rows of queries, its rows of keys, each as a range, and its first position.
+    """For each batch entry, its index, its rows of queries and of keys, each as a range, and its first position.
 
-    Queries at no key's position are left out where `q_start` says which they have.
+    If `q_start` gives positions, queries without a key at their position are left out.
     """
     batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
 
@@ -139,7 +139,7 @@ def _parts(q, k, k_lens, k_starts, q_start):
 
 
 def _part(x, rank, places):
-    """x of so many axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
+    """x with `rank` axes, cut to ranges along some of them; an axis of size 1 stands for any size."""
     x = x[(None,) * (rank - x.dim())]
     for axis, (first, end) in places.items():
         x = x if x.shape[axis] == 1 else x.narrow(axis, first, end - first)
@@ -147,12 +147,12 @@ def _part(x, rank, places):
 
 
 def _scores(q, k):
-    """q·k of each query and key, (B, Hq, Tq, Tk)."""
+    """q·k for each query and key, (B, Hq, Tq, Tk)."""
     return torch.einsum("bihd,bjhd->bhij", q, k)
 
 
 def _weighted(score, v):
-    """The softmax of scores, times v, and its LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
+    """The softmax of scores times v, and its LSE; a row of only -inf gives 0, -inf and gradients of 0."""
     top = score.detach().amax(-1, keepdim=True)
     top = torch.where(top == -math.inf, 0.0, top)
     weight = torch.exp(score - top)

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5a29708a2ea5e8b6
-#   text hash     ca103d6c6868c842
+#   content hash  e8e88ea92cbf056e
+#   text hash     bf3afe2d306a9f6c
 #   render with   attnforge render specs/sink_window.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e49a40f24c8f68cd
-#   text hash     9f7a7e08cd1c73c4
+#   content hash  5a1e4910e4eb3a91
+#   text hash     f389ff52a839cb28
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -30,8 +30,8 @@ def reference(
 ):
     """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 
-    Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
-    Under autocast, too, which casts q, k and v to its dtype first.
+    Takes and returns what `attention` does, on any device; computes in float32, or in float64 for float64 inputs.
+    The same holds under autocast, which first casts q, k and v to its dtype.
     """
     return _reference(
         q, k, v, k_lens, k_starts, q_start, window, sinks, scale, return_lse, return_max_logit, return_key_sums
@@ -41,7 +41,7 @@ def reference(
 def _reference(
     q, k, v, k_lens, k_starts, q_start, in_window, sinks, scale, return_lse, return_max_logit, return_key_sums
 ):
-    """What `reference` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    """The body of `reference`; from here on, names from the spec begin with `in_`, as in the kernels."""
     _check(q, k, v)
     if torch.is_autocast_enabled(q.device.type):
         rounded = torch.get_autocast_dtype(q.device.type)
@@ -69,7 +69,7 @@ def _reference(
                     q_begin,
                 )
                 max_logit = torch.maximum(max_logit, largest)
-        # the sum of no number of each: 0, by which autograd knows of those that no result hangs on
+        # an empty sum of each, 0, connects to autograd the inputs that no result depends on
         nothing = sum(x[None][:0].sum() for x in (q, k, v, sinks))
         out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     more = (
@@ -81,7 +81,7 @@ def _reference(
 
 
 def _check(q, k, v):
-    """Tells of shapes that do not go with each other."""
+    """Raises an error for shapes that do not fit together."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 4:
             raise ValueError(f"{name}: expected 4 axes (batch, tokens, heads, head size), got shape {tuple(x.shape)}")
@@ -96,7 +96,7 @@ def _check(q, k, v):
 
 
 def _attend(q, k, v, in_window, sinks, scale, q_begin):
-    """Attention of a batch whose sequences have one length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
+    """Attention of a batch with sequences of equal length: q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv).
 
     `q_begin` is the position of the first query.
     """
@@ -108,7 +108,7 @@ def _attend(q, k, v, in_window, sinks, scale, q_begin):
     q_pos = torch.arange(q_begin, q_begin + q_len, device=device)[:, None]
     k_pos = torch.arange(k_len, device=device)
     k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
-    if 0 in (q.shape[0], q_len, k_len):  # no place that a term could speak of
+    if 0 in (q.shape[0], q_len, k_len):  # no element for terms to index
         lse = sinks.to(dtype)[:, None].expand(q.shape[0], heads, q_len)
         nothing = q.new_full((heads,), -math.inf), q.new_zeros(q.shape[0], heads, k_len)
         return q.new_zeros(q.shape[0], q_len, heads, v.shape[-1]), lse, *nothing
@@ -124,9 +124,9 @@ def _attend(q, k, v, in_window, sinks, scale, q_begin):
 
 
 def _parts(q, k, k_lens, k_starts, q_start):
-    """Of each batch entry its number, its rows of queries, its rows of keys, each as a range, and its first position.
+    """For each batch entry, its index, its rows of queries and of keys, each as a range, and its first position.
 
-    Queries at no key's position are left out where `q_start` says which they have.
+    If `q_start` gives positions, queries without a key at their position are left out.
     """
     batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
 
@@ -146,12 +146,12 @@ def _parts(q, k, k_lens, k_starts, q_start):
 
 
 def _scores(q, k):
-    """q·k of each query and key, (B, Hq, Tq, Tk)."""
+    """q·k for each query and key, (B, Hq, Tq, Tk)."""
     return torch.einsum("bihd,bjhd->bhij", q, k)
 
 
 def _weighted(score, v, *, sink):
-    """The softmax of scores, times v, and its LSE; a row of nothing but -inf gives 0, -inf and gradients of 0."""
+    """The softmax of scores times v, and its LSE; a row of only -inf gives 0, -inf and gradients of 0."""
     sink = sink.expand(*score.shape[:-1])[..., None]
     top = torch.cat((score, sink), -1).detach().amax(-1, keepdim=True)
     top = torch.where(top == -math.inf, 0.0, top)

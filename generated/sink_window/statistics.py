@@ -1,21 +1,21 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e42727ed0986fc9f
-#   text hash     ef6f67752d144046
+#   content hash  5e794946dff1655c
+#   text hash     358f9c57c278b7cb
 #   render with   attnforge render specs/sink_window.yaml
-"""What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
+"""Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 
-largest     of each query head, the largest score that the softmax sees of it, in log2 units; no sink
-key_sums    of each key and query head, the sum of its weights exp(score - lse) over the queries
+largest     for each query head, the largest score that its softmax sees, in log2 units; no sink
+key_sums    for each key and query head, the sum of its weights exp(score - lse) over the queries
 
-measure     a tile of BLOCK_N keys of one query head; walks along tiles of BLOCK_M queries, as backward_dkv does
-MAKES       which of the two a launch makes; None: both
+measure     a tile of BLOCK_N keys of one query head; loops over tiles of BLOCK_M queries, as backward_dkv does
+MAKES       which of the two a launch computes; None: both
 """
 
 import torch
 
-from . import runtime, tiles  # runtime first: it says what a missing triton means
+from . import runtime, tiles  # runtime first: its error explains a missing triton
 from .launch import _attend
 
 import triton
@@ -25,7 +25,7 @@ from .kernels import LOG2E, batch_and_head, find_entry, load_rows, load_tile, qu
 
 
 def attend(q, k, v, entries, sinks, in_window, scale, max_logit, key_sums):
-    """Out, LSE, then the largest logits and the sums of weights, each where it is wanted."""
+    """Out, LSE, then the largest logits and the sums of weights, each if it is wanted."""
     out, lse = _attend(q, k, v, entries, sinks, in_window, max(scale, 1e-37))
     makes = None if max_logit and key_sums else "largest" if max_logit else "key_sums"
     with torch.no_grad():
@@ -68,7 +68,7 @@ def _measure(
 
 
 def _results(lse, q, k, makes):
-    """Where no query sees a key: nothing is the largest of no logits, and no key has any weight."""
+    """The results if no query sees a key: -inf as the largest logit, and no weight for any key."""
     largest = lse.new_full((0 if makes == "key_sums" else q.shape[-2],), float("-inf"))
     shape = q.shape[0], q.shape[2], k.shape[1]
     return largest, lse.new_zeros(0 if makes == "largest" else shape)
@@ -84,7 +84,7 @@ def measure_tile(
     largest, mass, k_tile, q_start, queries, terms, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr, MAKES: tl.constexpr, mixed
 ):  # fmt: skip
-    """Update each key's largest logit and the sum of its weights, `mass`, by one tile of queries."""
+    """Update each key's largest logit and the sum of its weights, `mass`, with one tile of queries."""
     q_desc, lse_desc, row_base, b, q_offset, h, q_len = queries
     q_begin, scale_log2, k_pos, in_window = terms
     # [BLOCK_M]
@@ -105,7 +105,7 @@ def measure_tile(
     if MAKES != "largest":
         # [BLOCK_M]
         lse = load_rows(lse_desc, row_base, q_start, row, 1, q_len)
-        # of rows behind the last one it may be a neighbour's
+        # past the last row it may be a neighbour's
         lse = tl.where(row < q_len, lse, float("inf"))
         mass += tl.sum(tl.exp2(logit - lse[None, :]), 1)
     return largest, mass
@@ -117,7 +117,7 @@ def measure(
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr, MAKES: tl.constexpr
 ):  # fmt: skip
-    """Store the largest logit of one tile of keys of one head, and the weight that each of them gets."""
+    """Store the largest logit of one tile of keys of one head, and the sum of the weights of each key."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  63c957c26555abbc
-#   text hash     4222949fc7a7e206
+#   content hash  540aa442839fbe44
+#   text hash     4251cff8ec47c46c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

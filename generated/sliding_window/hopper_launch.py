@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bc481c196adcbd89
-#   text hash     b3059d829165ccfc
+#   content hash  a5a6ab5e8f0ade8d
+#   text hash     9d63289c053878a8
 #   render with   attnforge render specs/sliding_window.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

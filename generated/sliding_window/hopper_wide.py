@@ -1,73 +1,74 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  02fcb51008b20b55
-#   text hash     5ba9cf4b93a770f8
+#   content hash  0ffef30c30386811
+#   text hash     abf8890c7ce7fa78
 #   render with   attnforge render specs/sliding_window.yaml
-"""The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
+"""The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
-In each program one warp loads, and three groups of four warps each make one gradient: dV and dK of its 64 keys, and what
-these add to dQ:
+In each program one warp loads, and three groups of four warps compute one gradient each: dV and dK of the program's 64
+keys, and its share of dQ:
 
-    load_tiles   that of hopper_backward.py
-    make_dv      for each tile of queries: scores and weights once more, and its share of dV; hands the weights on
-    make_dk      out of these dS, and its share of dK; hands dS on
-    make_dq      out of it the program's share of dQ, which it adds to what other programs add there
+    load_tiles   from hopper_backward.py
+    make_dv      for each tile of queries: recomputes scores and weights, adds to dV, and hands the weights on
+    make_dk      computes dS from these weights, adds to dK, and hands dS on
+    make_dq      computes the program's share of dQ from dS, and adds it to memory, as other programs do
 
-So no thread holds more than one sum of a wide head. Tiles have 256 columns, of which products leave out the last 64 where
-they are empty. What groups hand on passes through shared memory, the weights in float32, and dS in two stages. A barrier
-counts for each that it is ready, and one that it may be written over.
-Programs add their shares to dQ in the order in which they come: the last bits differ from run to run. dQ is added up as
-[64, 64] tiles in the order in which a product leaves them in registers.
+So no thread holds more than one accumulator of a wide head. Tiles have 256 columns; products leave out the last 64 if
+they are empty. The groups pass weights (in float32) and dS (in two stages) through shared memory. For each, one barrier
+says that it is ready, and one that it may be overwritten.
+Programs add their shares to dQ in no fixed order, so the last bits differ from run to run. dQ is accumulated as
+[64, 64] tiles in the register order of a product's result.
 
 Layouts
-    SCORES     [64, BLOCK_M] in registers, keys by queries, as a product leaves them
+    SCORES     [64, BLOCK_M] in registers, keys by queries, the result layout of a product
     OUT        [64, BLOCK_DV], likewise: dV; or [64, 128]: the first columns of dK
-    OUT_REST   [64, REST], likewise: those behind
-    FACTORS    [64, BLOCK_M] as the left operand of the products that make OUT
-    SHARE      [BLOCK_M, 64] as a product leaves a piece of the program's share of dQ
-    WIDE       [64, BLOCK_D] or [64, BLOCK_DV], 16 bytes of a row in each thread, as memory takes them
+    OUT_REST   [64, REST], likewise: the remaining columns of dK
+    FACTORS    [64, BLOCK_M] as the left operand of the products that compute OUT
+    SHARE      [BLOCK_M, 64], the result layout of the product for a piece of the program's share of dQ
+    WIDE       [64, BLOCK_D] or [64, BLOCK_DV], 16 bytes of a row in each thread, for stores to memory
 
 Symbols
-    weights                   [64, BLOCK_M], what dS is by dP - delta, as [16, 256] in the order of threads
+    weights                   dS / (dP - delta), [64, BLOCK_M], stored as [16, 256] in the order of threads
     weights_ready, weights_free
-                              barriers that they stand there, and that they may be written over
-    below                     -delta in each row of a tile of scores: a product adds dp to it
+                              barriers that signal that these are stored, and that they may be overwritten
+    below                     -delta in each row of a tile of scores; a product adds dp to it
     dp_less_delta             dp - delta, in the order of threads
-    factors                   dS, [64, BLOCK_M] by stage
+    factors                   dS, [64, BLOCK_M] per stage
     factors_ready, factors_free
-                              for each of these stages such barriers
-    for_dv, for_dk, for_dq    what these groups take of the kernel's parameters
-    final                     the last tile of the walk
-    dk, dk_rest               the first 128 columns of dK, and the REST columns behind them
-    dq_sum_ptr                what dQ is added up in: [batch entries, heads, rows, columns] in float32, with rows for
-                              whole tiles of BLOCK_M queries of each batch entry, and columns for whole tiles of 64
-    sum_tile                  the first [64, 64] tile of the batch entry and head there
-    share_tile                the first one of the queries at hand
-    items                     tiles of keys that programs take
-    tiles                     tiles of keys that a head has
-    group                     key heads of a group, whose tiles come one after the other
-    grouped, joined           heads that come group by group, and the last ones, which are one group
-    place                     places in dq_sum
-    taken_ptr                 for load_tiles, which reads it where programs take tiles in turns
-    STAGES                    stages of the buffers of queries and of dout
-    K_STAGES                  stages of keys and of values, for load_tiles: one
-    keys, exchange, queries   buffers of a program's own, of what groups hand on, and of what they walk along, with
-                              their barriers
-    WORKERS                   how many times 64 keys a program has, for load_tiles: once
-    lengths                   what load_tiles takes of the kernel's parameters
-    terms                     a tuple that make_dv makes for its steps: what none of them changes
-    x_buffer                  tiles of x in shared memory, those of queries and of dout by stage
-    x_ready                   for each of its stages a barrier that the tile has come
+                              the same barriers for each stage of factors
+    for_dv, for_dk, for_dq    the kernel parameters that each of these groups needs
+    final                     index of the last tile visited
+    dk, dk_rest               the first 128 columns of dK, and the REST columns after them
+    dq_sum_ptr                accumulator of dQ: [batch entries, heads, rows, columns] in float32, with rows for whole
+                              tiles of BLOCK_M queries of each batch entry, and columns for whole tiles of 64
+    sum_tile                  first [64, 64] tile of the batch entry and head in dq_sum
+    share_tile                first such tile of the current queries
+    items                     number of tiles of keys that programs take
+    tiles                     number of tiles of keys of a head
+    group                     number of key heads in a group, whose tiles follow one another
+    grouped, joined           number of heads in such groups, and of the last heads, which form one group
+    place                     positions in dq_sum
+    taken_ptr                 for load_tiles, which reads it in persistent programs
+    STAGES                    number of stages of the buffers of queries and of dout
+    K_STAGES                  number of stages of keys and of values, for load_tiles: one
+    keys, exchange, queries   buffers of what the program owns, of what groups hand on, and of what they iterate over,
+                              with their barriers
+    WORKERS                   multiples of 64 keys that a program owns, for load_tiles: one
+    lengths                   the kernel parameters that load_tiles needs
+    terms                     a tuple that make_dv builds for its steps: values that no step changes
+    x_buffer                  tiles of x in shared memory; for queries and dout, one per stage
+    x_ready                   for each of its stages, the barrier for the tile's arrival
     scale_log2                scale * LOG2E
-    at                        tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
-    phase                     a round's last bit: by it a barrier tells the round that a wait is for from the one before
-    turns                     what load_tiles takes where programs take tiles in turns: nothing
-    kv_ready                  a barrier that keys and values have come
-    zeros                     what the products for scores and dP begin with
-    free                      for each stage of the buffers a barrier that make_dv and make_dk are done with it
-    turn                      the stage that is at hand
-    distance                  how far each key stands before each query, q_pos - k_pos
+    at                        number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
+    phase                     phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    turns                     what load_tiles needs in persistent programs: nothing here
+    kv_ready                  the barrier for the arrival of keys and values
+    zeros                     the accumulator from which the products for scores and dP start
+    free                      for each stage of the buffers, the barrier at which make_dv and make_dk report that they
+                              are done
+    turn                      the current stage of factors
+    distance                  how far each key is before each query, q_pos - k_pos
 """
 
 import triton.language as tl
@@ -87,7 +88,7 @@ wait_for_threads = runtime.gluon_barrier_of_threads()
 
 @gluon.jit
 def as_scores(x, SCORES: gl.constexpr):
-    """[64, 64] as a product leaves it, out of the order of threads."""
+    """[64, 64] in the result layout of a product, from the order of threads."""
     rows = x.reshape([8, 4, 8, 4, 2, 2]).permute([1, 4, 2, 0, 3, 5]).reshape([64, 64])
     return gl.convert_layout(rows, SCORES, assert_trivial=True)
 
@@ -97,7 +98,7 @@ def weigh(
     at, dv, k_tile, q_start, queries, exchange, terms, D: tl.constexpr, BLOCK_M: tl.constexpr,
     STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, mixed
 ):  # fmt: skip
-    """Update dV with one tile of queries, and hand on what dS is by dP - delta: the weights, and slopes of scores."""
+    """Update dV with one tile of queries, and hand on dS / (dP - delta): the weights, times any slopes of scores."""
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
     stage, phase = at % STAGES, at // STAGES & 1
@@ -131,7 +132,7 @@ def weigh(
 
 @gluon.jit
 def over_columns(x, SCORES: gl.constexpr):
-    """A value for each column, in 64 rows; as each register is written by itself, products take them as they are."""
+    """A value for each column, in 64 rows; each register is written by itself, so that a product starts from them."""
     rows = x[None, :] + gl.full([64, x.shape[0]], 0.0, gl.float32, SCORES)
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [rows], gl.float32, False, 1)
 
@@ -174,12 +175,12 @@ def add_rows(ptr, x):
     row = gl.arange(0, 16, gl.SliceLayout(1, x.type.layout))
     column = gl.arange(0, 256, gl.SliceLayout(0, x.type.layout)) & -4
     place = (ptr + row[:, None] * 256 + column[None, :]).to(gl.int64)
-    # an addition that gives nothing back keeps no registers for it
+    # an addition without a result needs no registers for one
     gl.inline_asm_elementwise(
         "red.relaxed.gpu.global.add.v4.f32 [$5], {$1, $2, $3, $4}; mov.b32 $0, 0;",
         "=r,f,f,f,f,l,l,l,l", [x, place], gl.int8, False, 4
     )  # fmt: skip
-    # without it the assembler delays some of them until behind the next product, and runs out of registers
+    # without this barrier the assembler delays some additions past the next product, and runs out of registers
     wait_for_threads()
 
 
@@ -236,7 +237,7 @@ def make_dv(
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             terms = (scale_log2, k_pos, q_begin)
-            # a short tile at the end takes a mask
+            # a short last tile needs the mask
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
@@ -245,7 +246,7 @@ def make_dv(
                     at, dv, k_tile, q_start, queries, exchange, terms, D, BLOCK_M, STAGES, SCORES, OUT, mixed=mixed
                 )  # fmt: skip
 
-        # through the memory of the last tile of dout, once the other group is done with it
+        # through the shared memory of the last tile of dout, once the other group is done with it
         final = tl.maximum(at - 1, 0)
         if at > 0:
             mbarrier.wait(free.index(final % STAGES), final // STAGES & 1)
@@ -291,8 +292,8 @@ def make_dk(
                     at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
                 )  # fmt: skip
 
-        # through the memory of the last tile of queries, once the other group is done with it; that of the values may
-        # have fewer columns
+        # through the shared memory of the last tile of queries, once the other group is done with it; tiles of values
+        # may have fewer columns
         final = tl.maximum(at - 1, 0)
         if at > 0:
             mbarrier.wait(free.index(final % STAGES), final // STAGES & 1)
@@ -367,7 +368,7 @@ def backward(
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, grouped, joined
     )  # fmt: skip
-    # threads of the first group get the registers that the others leave
+    # the first group gets the registers that the others do not need
     gl.warp_specialize(
         [
             (make_dv, (

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2fbe3abcfb9dfeab
-#   text hash     0283c98e6a1d91c8
+#   content hash  b6899d1915763ae6
+#   text hash     2c8630d7f2ba441e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  32e67d3bb3164922
-#   text hash     9f3e319648f51ef0
+#   content hash  68aafe8ff8896662
+#   text hash     101e63b126ed9852
 #   render with   attnforge render specs/softcap.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b3cb0fe9a52abff3
-#   text hash     c6a4a13e7a96b10c
+#   content hash  07a8716a30e0cc5b
+#   text hash     d88c3eaaa922f9fc
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,12 +1,12 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  e171b9ac1a07efd8
-#   text hash     58d7be932f16ea0a
+#   content hash  44ce179d873bff09
+#   text hash     777cc631f8159beb
 #   render with   attnforge render SPEC
-"""What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
+"""Checks of the arguments of decoding calls, beyond those in arguments.py, and the shapes that kernels get.
 
-Triton is not imported here: once it is, it no longer heeds TRITON_INTERPRET.
+Triton is not imported here: once it is, it ignores changes of TRITON_INTERPRET.
 """
 
 import math
@@ -34,7 +34,7 @@ class Call:
         positions=None,
         v_in_k=False,
     ):
-        # Triton's interpreter multiplies none of bfloat16
+        # Triton's interpreter cannot multiply bfloat16
         self.widens = launch.runtime.INTERPRETED and q.dtype == torch.bfloat16
         self.attend = _in_float32(launch.attend) if self.widens else launch.attend
         self.runtime = launch.runtime
@@ -43,21 +43,21 @@ class Call:
         self.scale = 1 / math.sqrt(q.shape[-1])
         self.out, self.lse = shapes(q, v_cache)
         self.out_as_q = self.out == q.shape and q.is_contiguous()
-        # bytes from the first number of each to its last
+        # bytes from the first number of each tensor to its last
         self.bytes = math.prod(self.out) * q.element_size(), *(_span(x) for x in (q, k_cache, v_cache))
-        # of a sequence, and of a head
+        # per sequence, and per head
         self.lse_strides = (0 if packed else 1 if q.dim() == 3 else q.shape[-2] * q.shape[-3]), q.shape[-3]
-        # whether new tokens can be read where they stand, one after the other
+        # whether new tokens can be read in place, one after the other
         rows = q.reshape(-1, *q.shape[-2:])
         self.in_rows = rows.data_ptr() == q.data_ptr() and rows.stride(-1) == 1
         self.in_rows &= positions is None or positions.is_contiguous()
         self.shapes, self.numbers = (), ()
-        # what knows calls like this one, and what there is of it by whether an operator makes them: the dispatcher's state counts
+        # a function that recognises calls like this one; all such functions, by whether an operator calls
         self.alike, self.alikes = None, {}
-        self.launches = {}  # by precision, and whether there is an LSE
+        self.launches = {}  # by precision, and by whether there is an LSE
 
     def check_out(self, out, q, k_cache, v_cache, workspace=None):
-        """Memory of the result, which is written before all is read that a call asks for."""
+        """Check the memory of the result, which is written before all arguments have been read."""
         first, (most, q_bytes, k_bytes, v_bytes) = out.data_ptr(), self.bytes
         if -q_bytes < q.data_ptr() - first < most:
             raise ValueError("out: expected memory of its own, got some of q")
@@ -70,12 +70,12 @@ class Call:
 
 
 def shapes(q, v_cache):
-    """Those of out and LSE."""
+    """The shapes of out and LSE."""
     return (*q.shape[:-1], v_cache.shape[-1]), (*q.shape[:-3], q.shape[-2], q.shape[-3])
 
 
 def widened(k_cache, v_cache, v_in_k):
-    """Caches of bfloat16 in float32, values as columns of keys where they are; others as they are."""
+    """bfloat16 caches in float32, with values still columns of keys if they are; other caches unchanged."""
     if k_cache.dtype != torch.bfloat16:
         return k_cache, v_cache
     k = k_cache.float()
@@ -83,7 +83,7 @@ def widened(k_cache, v_cache, v_in_k):
 
 
 def _in_float32(attend):
-    """What launches a call of bfloat16, worked out in float32 and rounded at the end."""
+    """A function that launches a bfloat16 call in float32, and rounds at the end."""
 
     def run(q, call, k_cache, v_cache, out, *given):
         wide = torch.empty_like(out, dtype=torch.float32)
@@ -94,14 +94,14 @@ def _in_float32(attend):
 
 
 def _span(x):
-    """How many bytes lie between the begin of a tensor's first number and the end of its last."""
+    """The number of bytes from the beginning of a tensor's first number to the end of its last."""
     return (1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride()))) * x.element_size() if x.numel() else 0
 
 
 def needs_dispatcher(given):
-    """Whether PyTorch has a say in what becomes of these: a tensor still to be negated, or of a class that tells.
+    """Whether PyTorch's dispatcher must handle these: one with a pending negation, or a class with its own dispatch.
 
-    Tensors of other classes are none: the operator hands them on as they are, and `attend_now` would ask it again.
+    Other subclasses do not need it: the operator hands them on as they are, and `attend_now` would call it again.
     """
     for x in given:
         if isinstance(x, torch.Tensor) and (
@@ -112,10 +112,10 @@ def needs_dispatcher(given):
 
 
 def remembered(calls, check, given, numbers):
-    """What `check` makes of a call, and whether the last call was like this one, which none can take a gradient of.
+    """What `check` returns for a call, and whether the last call was like this one, and so without gradients.
 
-    From the second call with such shapes and numbers on nothing is checked. None of a call that needs the dispatcher, or that
-    a mode of PyTorch's is to see.
+    From the second call with such shapes and numbers on, nothing is checked. It is None if a call needs the dispatcher,
+    or if a mode of PyTorch has to see it.
     """
     try:
         last = calls.get(None)
@@ -130,7 +130,7 @@ def remembered(calls, check, given, numbers):
         key = (*numbers, *shapes)
         call = calls.get(key)
     except (RuntimeError, TypeError):
-        # something in the place of a tensor or a number, or a tensor without strides
+        # something else in place of a tensor or a number, or a tensor without strides
         return check(*given, *numbers), False
     if call is None:
         call = check(*given, *numbers)
@@ -138,7 +138,7 @@ def remembered(calls, check, given, numbers):
         call.runtime.keep(calls, key, call)
     if call.runtime.is_watched():
         return None, False
-    # beside a mode that stands aside no call is known as the last one
+    # under a mode that lets calls pass, no call is remembered as the last one
     if not call.runtime.has_mode() and not any(x is not None and x.requires_grad for x in given):
         within = call.runtime.planned.depth > 0
         if within not in call.alikes:
@@ -148,7 +148,7 @@ def remembered(calls, check, given, numbers):
 
 
 def check_values(call, q, seq_lens, cu_seqlens_q):
-    """Lengths and cuts within the bounds that the call makes room for."""
+    """Check that lengths and cuts are within the bounds of the call."""
     lengths = seq_lens.tolist()
     if min(lengths, default=0) < 0:
         raise ValueError(f"seq_lens: expected none below 0, got {min(lengths)}")
@@ -160,7 +160,7 @@ def check_values(call, q, seq_lens, cu_seqlens_q):
 
 
 def check_pages(call, k_cache, seq_lens, page_table, cu_seqlens_q, read, numbers):
-    """Entries of pages that new tokens read; `read` tells the keys of one at some position."""
+    """Check the page table entries that new tokens read; `read` gives the keys that one at some position reads."""
     pages, size = k_cache.shape[:2]
     if not ((page_table < 0) | (page_table >= pages)).any():
         return
@@ -179,7 +179,7 @@ def check_pages(call, k_cache, seq_lens, page_table, cu_seqlens_q, read, numbers
 
 
 def parts(outs, lses):
-    """Results over parts of all keys, and their LSEs."""
+    """Check results over parts of all keys, and their LSEs."""
     found = []
     for name, x in (("outs", outs), ("lses", lses)):
         try:
@@ -212,9 +212,9 @@ def parts(outs, lses):
 
 
 def check_operands(q, k_cache, v_cache, grouped, widest):
-    """New tokens and a cache; heads of q share those of the cache where they are `grouped`.
+    """Check new tokens and a cache; if `grouped`, several heads of q may share one of the cache.
 
-    `widest` are the largest head sizes of q and k, and of v.
+    `widest` has the largest head sizes of q and k, and of v.
     """
     arguments.check_float("q", q)
     if q.dim() not in (3, 4):
@@ -242,7 +242,7 @@ def _check_cache(k_cache, v_cache, other, like, widest):
 
 
 def _check_written(name, x):
-    """Memory that kernels write to."""
+    """Check memory that kernels write to."""
     for n, step in zip(x.shape, x.stride()):
         if step == 0 and n > 1:
             wanted = "expected memory for each number, as it is written to"
@@ -250,9 +250,9 @@ def _check_written(name, x):
 
 
 def check_scales(k_scale, v_scale, k_cache, sequences=None):
-    """Scales by head, or of all; by sequence where it is told how many there are; or by place.
+    """Check scales: one for all, per head, per sequence if the number of `sequences` is given, or per place.
 
-    Where it is not told, those by place are to be measured.
+    If it is not given, scales per place are to be measured.
     """
     for name, x in (("k_scale", k_scale), ("v_scale", v_scale)):
         if x is None and k_cache.dtype == torch.float8_e4m3fn:
@@ -273,7 +273,7 @@ def check_scales(k_scale, v_scale, k_cache, sequences=None):
 
 
 def bounds(q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k):
-    """The most new tokens and the most keys of a sequence that the call makes room for."""
+    """Check lengths and pages; return the most new tokens and the most keys of a sequence that the call allows."""
     arguments.check_kind("seq_lens", seq_lens, q, (torch.int32,))
     if seq_lens.dim() != 1 or not seq_lens.is_contiguous() or seq_lens.shape[0] >= 2**16:
         raise ValueError(f"seq_lens: expected shape (B,), contiguous, below 65536, got shape {tuple(seq_lens.shape)}")
@@ -324,7 +324,7 @@ def bounds(q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_
 
 
 def check_first_keys(k_starts, seq_lens, k_cache):
-    """The places of first keys, on the CPU, where a look at them waits for nothing."""
+    """Check the places of first keys, on the CPU, where reading them waits for nothing."""
     room = k_cache.shape[1]
     for b, (begin, count) in enumerate(zip(k_starts.tolist(), seq_lens.tolist())):
         if not 0 <= begin <= room - count:
@@ -332,7 +332,7 @@ def check_first_keys(k_starts, seq_lens, k_cache):
 
 
 def check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest):
-    """Rows for a cache, and their places in it."""
+    """Check rows for a cache, and their places in it."""
     for name, x in (("k_new", k_new), ("v_new", v_new)):
         arguments.check_float(name, x)
     arguments.check_alike("v_new", v_new, "k_new", k_new)
@@ -356,7 +356,7 @@ def check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest):
 
 
 def check_each(name, x, rows, dtypes, other):
-    """A number for each token of some rows, whose last axes are heads and columns."""
+    """Check a tensor of one number per token of some rows, whose last axes are heads and columns."""
     shape = rows.shape[:-2]
     arguments.check_tensor(name, x, rows, dtypes, shape, full_axes=range(len(shape)), other=other)
 
@@ -368,7 +368,7 @@ def are_columns(v_cache, k_cache):
 
 
 def as_split_size(split_size):
-    """How many keys a split has, if a call says so."""
+    """The number of keys of a split, or None if the call does not set it."""
     if split_size is None:
         return None
     split_size = arguments.as_int("split_size", split_size, maximum=2**28)
@@ -378,14 +378,14 @@ def as_split_size(split_size):
 
 
 def check_workspace(workspace, q, size):
-    """Room for parts of the result."""
+    """Check the memory for partial results."""
     arguments.check_kind("workspace", workspace, q, (torch.float32,))
     if workspace.numel() < size or not workspace.is_contiguous():
         raise ValueError(f"workspace: expected {size} values side by side, got shape {tuple(workspace.shape)}")
 
 
 def check_out(out, q, v_cache):
-    """Room for the result."""
+    """Check the memory for the result."""
     arguments.check_kind("out", out, q, (q.dtype,))
     shape = (*q.shape[:-1], v_cache.shape[-1])
     if out.shape != shape or not out.is_contiguous():
@@ -393,14 +393,14 @@ def check_out(out, q, v_cache):
 
 
 def refuse_gradients(**tensors):
-    """Tensors that a gradient is wanted of."""
+    """Raise an error for tensors that require a gradient."""
     for name, x in tensors.items():
         if x is not None and x.requires_grad:
             raise RuntimeError(f"{name}: decoding has no backward pass; call it under torch.no_grad()")
 
 
 def by_place(scale):
-    """Scales by sequence, page, place and head, with axes of 1 where one stands for all."""
+    """Scales by sequence, page, place and head, with axes of size 1 that one scale is shared along."""
     if scale is None or scale.dim() < 2:
         return scale if scale is None else scale.view(1, 1, 1, -1)
     return scale[None] if scale.dim() == 3 else scale[:, None, None]

@@ -1,20 +1,20 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a7f13fbd42dd86b7
-#   text hash     cb978e17e202fb21
+#   content hash  1c34f00b6e995edc
+#   text hash     64a602b1def00e53
 #   render with   attnforge render specs/softcap_window.yaml
-"""What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
+"""Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 
 import torch
 
-from . import runtime, decode_arguments  # runtime first: it says what a missing triton means
+from . import runtime, decode_arguments  # runtime first: it explains a missing triton
 from . import decode_kernels as kernels
 
-# up to a head size: keys of a tile; from how many programs of a multiprocessor on, warps and stages; and keys of a split.
-# First for tiles of FEW rows and short splits, then for splits of 512 keys or more, which a call asks for; the last for
-# tiles of up to 64 rows. So bits of a row are a matter of nothing else, but for head sizes above 256 of the GPU: partial
-# sums are by the first number of warps, whichever a program has
+# for heads up to a size: keys of a tile; (least programs per multiprocessor, warps, stages); and keys of a split. The
+# first entry is for tiles of FEW rows and short splits, the second for splits of 512 keys or more, if a call asks for
+# them, the last for tiles of up to 64 rows. The bits of a row depend on nothing else, but above a head size of 256 on
+# the GPU: partial sums follow the first number of warps, whatever number a program has
 SPLITS_16BIT = {
     64: (
         (128, ((0, 4, 3), (3.5, 2, 2)), 512),
@@ -45,25 +45,25 @@ SPLITS_FP32 = {
     256: ((16, ((0, 4, 3),), 256), (16, ((0, 4, 3),), 1024), (16, ((0, 8, 3),), 1024)),
     512: ((16, ((0, 8, 2),), 256), (16, ((0, 8, 2),), 1024), (16, ((0, 8, 2),), 1024)),
 }
-WHOLE = 2**30  # keys of a split that no sequence fills
-FEW = 16  # rows of a tile that stand as columns in products, of which the GPU makes 8 at a time, and of rows 16
+WHOLE = 2**30  # keys of a split, more than any sequence has
+FEW = 16  # rows of a tile that become the columns of products: the GPU computes 16 rows by 8 columns at a time
 CHUNK = 8  # splits that are joined one after the other
-PAIRED = 7  # programs of a multiprocessor from which on one reads two key heads
-TOGETHER, MANY_ROWS = 4, 2048  # query heads whose rows of few splits a program joins, and from how many rows on
+PAIRED = 7  # from this many programs per multiprocessor on, a program reads two key heads
+TOGETHER, MANY_ROWS = 4, 2048  # query heads that one program joins if splits are few, and from how many rows on
 
 
 def split_of(q, k, v, longest, split_size):
-    """Rows and keys of a tile, warps and stages by programs of a multiprocessor, and keys of a split.
+    """Rows and keys of a tile, warps and stages by programs per multiprocessor, and keys of a split.
 
-    For calls with so many new tokens of a sequence.
+    They are for calls with up to `longest` new tokens of a sequence.
     """
     rows = longest * (q.shape[-2] // k.shape[-2])
     table = SPLITS_FP32 if q.dtype == torch.float32 else SPLITS_FLOAT8 if k.element_size() == 1 else SPLITS_16BIT
     size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
-    fewest = 8 if runtime.INTERPRETED or runtime.capability(q.device) > (0, 0) else FEW  # others make 16 columns
+    fewest = 8 if runtime.INTERPRETED or runtime.capability(q.device) > (0, 0) else FEW  # others compute 16 columns
     block_m = min(max(fewest, runtime.power_of_2(rows)), FEW if size > 256 and not _many(q) else 64)
     if block_m > FEW and _many(q) and (size <= 256 or k.element_size() > 1):
-        # products are of 64 rows there; with wider float8 fewer rows leave more registers
+        # products have 64 rows there; with wider float8 heads, fewer rows leave more registers
         block_m = 64
     short, long, many = table[size]
     block_n, ways, keys = many if block_m > FEW else long if split_size and split_size >= 512 else short
@@ -73,37 +73,37 @@ def split_of(q, k, v, longest, split_size):
 
 
 def keys_of_split(q, rows, longest, split_size, keys):
-    """Keys of a split: those that the call asks for, or else `keys`."""
-    # enough rows to fill a GPU: each program goes through all keys
+    """Keys of a split: as the call asks, or else `keys`."""
+    # enough rows to fill a GPU: each program visits all keys
     return WHOLE if rows > 256 and longest * q.shape[-2] > 2048 else split_size or keys
 
 
 def _many(q):
-    """Whether products are of 64 rows, whose sum finds room in registers even where it has more than 256 columns."""
+    """Whether products have 64 rows, whose accumulator fits in registers even with more than 256 columns."""
     return q.dtype != torch.float32 and runtime.architecture(q.device) == "sm_90"
 
 
 def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
-    """How many splits of a sequence new tokens may see, at least one: a range may begin and end within one."""
+    """How many splits of a sequence new tokens may see, at least one; a range may begin and end within a split."""
     seen = runtime.cdiv(first_keys, keys) + runtime.cdiv(reach + longest - 1, keys) + 1
     return max(min(seen, runtime.cdiv(max_seqlen_k, keys)), 1)
 
 
 def beside(ways, programs, device):
-    """Warps and stages of a program that is one of so many."""
+    """Warps and stages of a program, by the number of programs."""
     each = 0 if runtime.INTERPRETED else programs / runtime.multiprocessors(device)
     return max(way for way in ways if each >= way[0])[1:]
 
 
 def scaled_by_head(k_scale):
-    """Whether float8 has one scale for all keys of a head."""
+    """Whether float8 keys have one scale for all keys of a head."""
     return k_scale is not None and k_scale.shape[1] * k_scale.shape[2] == 1
 
 
 def side_by_side(q, k, v, k_scale, rows, block_m, block_n, programs):
-    """How many key heads a program reads, and the rows of its tile; no bits hang on it.
+    """How many key heads a program reads, and the rows of its tile; bits do not depend on it.
 
-    Two where many programs would read rows of 64 bytes, which stand side by side: memory is faster by 128 at a time.
+    Two if many programs would read adjacent rows of 64 bytes: memory is faster with 128 bytes at a time.
     """
     width, by_key = k.shape[-1], k_scale is not None and not scaled_by_head(k_scale)
     short = k.element_size() == 1 and q.element_size() == 2 and width == 64 == v.shape[-1] == k.stride(2) == v.stride(2)
@@ -114,7 +114,7 @@ def side_by_side(q, k, v, k_scale, rows, block_m, block_n, programs):
 
 
 def in_twos(q, v):
-    """Whether values are float8 of which two columns can be read at a time; their keys are added in another order."""
+    """Whether values are float8 and can be read two columns at a time; their keys are added in another order."""
     if v.element_size() != 1 or q.dtype == torch.float32 or v.shape[-1] % 2 or v.shape[-1] <= 16:
         return False
     places = v.data_ptr(), *v.stride()[:-1]
@@ -122,9 +122,9 @@ def in_twos(q, v):
 
 
 def tile_of_join(splits, q, v):
-    """How many chunks of splits, columns of out and query heads a program joins at a time, which no bits hang on.
+    """How many chunks of splits, columns of out and query heads a program joins at a time; bits do not depend on it.
 
-    As many as 4 warps hold; where there are many rows, each of few splits, several heads, as many as one warp holds.
+    As many as 4 warps hold; for many rows, each with few splits, several heads, as many as one warp holds.
     """
     chunks = min(runtime.power_of_2(runtime.cdiv(splits, CHUNK)), 32)
     columns, heads = min(runtime.padded_width(v), 1024 // chunks), q.shape[1]
@@ -133,9 +133,9 @@ def tile_of_join(splits, q, v):
 
 
 def rows_of_last(splits, rows, v, warps):
-    """How many rows the program joins that stores the last part of few splits, and how many columns of out at a time.
+    """How many rows the program that stores the last of few parts joins, and how many columns of out at a time.
 
-    0 rows where `join_splits` joins them: of many splits or rows registers do not hold all parts at once.
+    0 rows if `join_splits` joins them: registers do not hold all parts of many splits or rows at once.
     """
     rows, width = runtime.power_of_2(rows), runtime.padded_width(v)
     columns = min(width, 256 * warps // rows)
@@ -143,7 +143,7 @@ def rows_of_last(splits, rows, v, warps):
 
 
 def size_of_parts(q, v, splits):
-    """How many float32 values the parts of so many splits take: of each a row of v's width, and its LSE."""
+    """How many float32 values the parts of all splits take: for each a row of v's width, and its LSE."""
     return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
 
 
@@ -158,7 +158,7 @@ def workspace_size(q, k, v, longest, max_seqlen_k, split_size, reach, first_keys
 def attend(
     q, call, k, v, out, seq_lens, page_table, k_starts, cu_seqlens_q, in_window, k_scale, v_scale, scale, parts, lse
 ):  # fmt: skip
-    """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
+    """Fills in out and lse, the latter in natural-log units; `call` has what follows from shapes."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen
     split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, k_starts, parts, float(scale), k_scale, v_scale, out,
         lse, in_window, max_seqlen_k, reach, first_keys)  # fmt: skip
@@ -166,7 +166,7 @@ def attend(
     kind = runtime.precision(q), lse is None, runtime.planned.depth == 0
     cache, counted = call.launches.get(kind, (None, 0))
     if cache is not None:
-        # counts come last
+        # counts are the last argument
         known = (*split_values, runtime.counters(counted, q.device))
         if runtime.launch_again(cache, known, join_values):
             return
@@ -188,8 +188,8 @@ def attend(
     warps, stages = beside(ways, programs, q.device)
     chunks, columns, together = tile_of_join(splits, q, v)
     heads, block_m = side_by_side(q, k, v, k_scale, rows, block_m, block_n, programs)
-    # where the last program to store a part joins all, nothing waits for a second kernel. It needs counts, which stay when
-    # the call is over: a compiler that plans memory has no place for them
+    # if the last program to store a part joins all parts, no second kernel is needed. That takes counters, which
+    # outlive the call: a compiler that plans memory has no place for them
     joined, at_a_time = rows_of_last(splits, rows * heads, v, warps)
     if runtime.planned.depth:
         joined = 0
@@ -239,7 +239,7 @@ def attend(
 
 @runtime.on_its_device
 def append(k_new, v_new, k, v, slot_mapping, k_scale, v_scale, measured):
-    """Puts rows into their slots of a cache; of float8, scales of each row are `measured`, or given."""
+    """Writes rows to their slots of a cache; for float8, scales of each row are `measured`, or given."""
     cache = runtime.LaunchCache.of("append", k_new, v_new, k, v, slot_mapping, k_scale, v_scale, measured)
     runtime.launch(
         cache, kernels.append_rows, (), (k_new, v_new, k, v, slot_mapping, k_scale, v_scale),

@@ -1,16 +1,16 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1dcf9cd49b1967b7
-#   text hash     969d467991e6fdbb
+#   content hash  771c7758c46a5775
+#   text hash     9273d2d313b02cbd
 #   render with   attnforge render specs/softcap_window.yaml
-"""Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
+"""Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 
 import functools
 
 import torch
 
-from . import runtime, decode, decode_arguments, decode_training  # runtime first: it says what a missing triton means
+from . import runtime, decode, decode_arguments, decode_training  # runtime first: it explains a missing triton
 
 
 @runtime.Operator
@@ -45,9 +45,9 @@ def attend(
     q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_window, scale,
     k_scale, v_scale, workspace, out, return_lse, split_size, bitwise=None
 ):  # fmt: skip
-    """What `attend_with_cache` gives, whose numbers are checked.
+    """The result of `attend_with_cache` for checked numbers.
 
-    A compiler plans memory by itself: parts have a place of their own whatever `workspace` is, and `out` gets a copy.
+    A compiler plans memory itself: parts are allocated whatever `workspace` is, and `out` gets a copy.
     """
     _, max_seqlen_k = decode.check_shapes(
         q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, k_scale, v_scale, out, max_seqlen_q,
@@ -84,5 +84,5 @@ def _(*given):
 
 
 def append(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale):
-    """What `append` does with checked arguments."""
+    """Implements `append` for checked arguments."""
     _append(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale)

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bfe2fc0b8a2c82e9
-#   text hash     16f8c2b8b7109b4a
+#   content hash  088a7088001013b5
+#   text hash     7bc3170bf127c574
 #   render with   attnforge render specs/softcap_window.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  809e8bd1e23693be
-#   text hash     d33651c7546787a6
+#   content hash  4debebef2ec21f74
+#   text hash     c0da1941d9de1892
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 
@@ -14,8 +14,8 @@ Formula, in natural-log units; q and k are positions, in `q . k` the rows there
     lse = logsumexp of score over the visible keys
     out = sum of exp(score - lse) * v
 
-    The kernels' terms lack their outermost numbers: q . k is multiplied by (scale / 50.0) instead of scale, the last
-    term's result by (50.0 * LOG2E) instead of LOG2E.
+    The kernels' terms omit their outermost factors: q . k is multiplied by (scale / 50.0) instead of scale, and the
+    last term's result by (50.0 * LOG2E) instead of LOG2E.
 
 Softmax, in log2 units
     s = score * LOG2E                     # exp(score) = exp2(s)
@@ -23,15 +23,15 @@ Softmax, in log2 units
     m_new = max(m, largest s of the tile)
     p = exp2(s - m_new)                   # 0 where the key is hidden
     l = l * exp2(m - m_new) + sum of p
-    acc = acc * exp2(m - m_new) + p @ v   # in the end out = acc / l
+    acc = acc * exp2(m - m_new) + p @ v   # at the end, out = acc / l
     lse = m + log2(l)
-    The LSE in memory is in log2 units, and inf for a row with no visible key: each exp2(s - lse) is 0 there, as is out.
-    launch.py hands it to users in natural-log units, as lse / LOG2E, and as -inf for such a row.
+    The LSE in memory is in log2 units. For a row with no visible key it is inf, so that each exp2(s - lse) is 0, and
+    out is 0. launch.py returns the LSE in natural-log units, lse / LOG2E, and -inf for such a row.
 
 Backward
     p = exp2(score * LOG2E - lse)                 # 0 where the key is hidden
     dp = dout . v                                 # the gradient of p
-    delta = rowsum(out * dout) - dlse             # dlse is that of the LSE in natural-log units: dlse_ptr * LOG2E
+    delta = rowsum(out * dout) - dlse             # dlse: gradient of the LSE in natural-log units, dlse_ptr * LOG2E
     ds = p * (dp - delta)                         # the gradient of the last score
     t0 = tanh(score / 50.0)                       # softcap
     d score / d score = 1.0 - t0 * t0             # softcap
@@ -41,13 +41,13 @@ Backward
     dv = sum of p * dout over the queries         # backward_dkv, over the query heads of a key head
 
 Programs
-    forward        a tile of BLOCK_M queries of one query head of a batch entry; walks along tiles of BLOCK_N keys
+    forward        a tile of BLOCK_M queries of one query head of a batch entry; loops over tiles of BLOCK_N keys
     backward_dq    the same; runs before the other backward kernels, for which it stores delta
-    backward_dkv   a tile of BLOCK_N keys of one key head of a batch entry; walks along tiles of BLOCK_M queries of each
+    backward_dkv   a tile of BLOCK_N keys of one key head of a batch entry; loops over tiles of BLOCK_M queries of each
                    of the GROUP query heads that read it
-    The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups), or from 65536 tiles on
-    (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered through all batch
-    entries; a group is as many of them as have what programs walk along in a third of the L2 cache.
+    The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups) or, from 65536 tiles
+    on, (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all
+    batch entries; a group is as many heads as fit the rows that their programs loop over into a third of the L2 cache.
 
 Tensors, by their axes
     q, dq           [B, q_total, Hq, D]
@@ -55,66 +55,67 @@ Tensors, by their axes
     k, dk           [B, k_total, Hkv, D]
     v, dv           [B, k_total, Hkv, DV]
     lse, delta      [B, Hq, q_total], float32, the LSE in log2 units
-    dlse            [B, Hq, q_total], float32: the gradient of the LSE in natural-log units, or None
-    x_desc          of q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
+    dlse            [B, Hq, q_total], float32: the gradient of lse as stored, or None
+    x_desc          for q, k, v, out, dout: loads tiles of x at [b, h, row, column]; a TMA descriptor, or a tuple of
                     pointer, width, strides
-                    of others: loads values of rows from a place on; a descriptor of one axis, or a pointer
-    x_ptr, x_base   a pointer to x's first value; to the first one of the program's own
-    x_stride_a      how far x's values are apart along axis a; 0 where one stands for all
+                    for others: loads the values of consecutive rows; a descriptor of one axis, or a pointer
+    x_ptr, x_base   pointers to the first value of x, and to the first one of the program's own values
+    x_stride_a      stride of x along axis a; 0 if one value stands for all
 
 Tiles
     q_tile, k_tile, v_tile   [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV]
     score, p, dp, ds         [BLOCK_M, BLOCK_N], in `backward_dkv` [BLOCK_N, BLOCK_M]
     out_tile, dout_tile      [BLOCK_M, BLOCK_DV]
     dq, dk, dv               [BLOCK_M, BLOCK_D], [BLOCK_N, BLOCK_D], [BLOCK_N, BLOCK_DV], in float32
-    acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M, 8] (partial sums, added up in the end), in
+    acc, m, l                [BLOCK_M, BLOCK_DV], [BLOCK_M], [BLOCK_M, 8] (partial sums, added up at the end), in
                              float32
-    BLOCK_M, BLOCK_N         queries and keys of a tile; launches take them from a table by kernel, GPU and head size
+    BLOCK_M, BLOCK_N         number of queries and of keys of a tile, from a table by kernel, GPU and head size
     BLOCK_D, BLOCK_DV        D and DV rounded up to a power of 2, from 16 to 512; columns past D and DV hold 0
 
 Symbols
     b                       batch entry
-    Hq, h                   query heads, and one of them
-    Hkv                     key heads
-    kv_h, GROUP             the key head that query head h reads, h // GROUP, and how many query heads share one
-    q_len, k_len            queries and keys of a sequence
+    Hq, h                   number of query heads, and the index of one
+    Hkv                     number of key heads
+    kv_h, GROUP             the key head that query head h reads, h // GROUP, and the number of query heads that share
+                            it
+    q_len, k_len            number of queries and of keys of a sequence
     D                       head size of q and k
     DV                      head size of v and out
-    scale                   what q . k is multiplied by
-    LOG2E                   log2(e): it turns natural-log units into log2 units
-    MAKES                   the gradient that a launch makes, dk or dv, where heads are wider than 256; None: both
+    scale                   factor of q . k
+    LOG2E                   log2(e): converts natural-log units to log2 units
+    MAKES                   the gradient that a launch computes, dk or dv, if heads are wider than 256; None: both
     q_start, k_start        first row of a tile of queries, first key of a tile of keys, within the sequence
     row                     rows of a tile's queries, counted from the sequence's first one
-    q_begin                 the position of row 0: k_len - q_len, so that last query and last key line up, unless the
-                            call tells another
+    q_begin                 the position of row 0: k_len - q_len, which aligns the last query with the last key, unless
+                            the call gives another
     q_pos                   positions of a tile's queries, row + q_begin
     k_pos                   positions of a tile's keys
-    distance                how far each key stands before each query, q_pos - k_pos
+    distance                how far each key is before each query, q_pos - k_pos
     q_first                 first position of a tile of queries
     q_last                  last position of a tile of queries, below k_len
     k_first                 first position of a tile of keys
     k_last                  last position of a tile of keys, below k_len
-    first, last             tiles in [first, last) show something to the program's own tile
-    full_first, full_last   those in [full_first, full_last) show all to it: no step there needs the mask
+    first, last             range [first, last) of the tiles with something visible to the program's own tile
+    full_first, full_last   range of the tiles that are fully visible to it: no step there needs the mask
     mixed                   whether a step applies the mask
-    TILE_AXIS               the axis of the grid that holds the tiles which programs own
-    m, l, acc               running maximum, denominator and numerator of the softmax, the maximum in log2 units
-    p                       weights, before they are divided by l in `forward`
-    pivot, shrink           what a step measures scores from; what it multiplies earlier sums by as m grows
+    TILE_AXIS               the grid axis along which programs own tiles
+    m, l, acc               running maximum (in log2 units), denominator and numerator of the softmax
+    p                       weights; in `forward`, before the division by l
+    pivot, shrink           the value that a step subtracts from scores; the factor of earlier sums as m grows
     dp, ds                  gradients of the weights and of the score
-    delta                   rowsum(out * dout) - dlse, what the softmax takes off each dp of a row
-    q_offset, k_offset      first rows of a batch entry that count
-    q_total, k_total        rows of the tensors, in each batch entry
-    entries_ptr             what `find_entry` finds for each batch entry, and q_begin; None where all rows count
-    row_base                where the values of the program's batch entry and head begin in lse and delta
-    first_row               the first one of the program's batch entry and head in out, dq, dk or dv, of rows of one
-                            head each
-    keys, queries, terms    tuples that a kernel makes for its steps: what none of them changes
-    PRECISION               how float32 is multiplied: ieee, or tf32 where PyTorch does so; 16-bit types do not heed it
-    BLOCK                   rows of a tile, in functions that serve both sides
+    delta                   rowsum(out * dout) - dlse, which the gradient of the softmax subtracts from each dp of a row
+    q_offset, k_offset      first row of a batch entry that counts
+    q_total, k_total        rows of the tensors per batch entry
+    entries_ptr             per batch entry, the values that `find_entry` returns, and q_begin; None if all rows count
+    row_base                offset of the program's batch entry and head in lse and delta
+    first_row               first row of the program's batch entry and head in out, dq, dk or dv, as rows of one head
+                            each
+    keys, queries, terms    tuples of the values that a kernel passes to every step and that no step changes
+    PRECISION               how float32 is multiplied: ieee, or tf32 if PyTorch uses it; no effect on 16-bit types
+    BLOCK                   rows of a tile, in functions used for both queries and keys
     ROWS, COLUMNS, WIDTH    rows and columns of a tile, and how many of the columns the tensor has
-    count                   how many rows or tokens there are: the index behind the last one
-    in_window               the call's number `window`
+    count                   number of rows or tokens: one past the last index
+    in_window               the argument `window` of the call
 """
 
 import triton
@@ -125,21 +126,21 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def tanh(x):
-    """tanh to a few units in the last place, by an odd quotient of polynomials; without a device library."""
-    # the quotient is past 1 from 8.7 on
+    """tanh to a few units in the last place, as an odd rational function; needs no device library."""
+    # the quotient exceeds 1 from x = 8.7 on
     square = tl.minimum(x * x, 75.69)
     above = 0.0035187460 + square * (2.0993868e-05 + square * 1.3897680e-08)
     above = x + x * square * (0.13400468 + square * above)
     below = 0.025964900 + square * (3.3236513e-04 + square * 7.9965474e-07)
     below = 1 + square * (0.46733788 + square * below)
-    # a reciprocal by its root takes a third of a division's instructions
+    # a reciprocal computed from rsqrt takes a third of the instructions of a division
     root = tl.rsqrt(below)
     return tl.clamp(above * root * root, -1.0, 1.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def tile_range(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
-    """Range of the tiles that intersect [lo, hi), and range of those inside [full_lo, full_hi)."""
+    """Range of the tiles that intersect [lo, hi), and of those inside [full_lo, full_hi)."""
     first = lo // BLOCK
     last = tl.maximum(tl.cdiv(hi, BLOCK), first)
     full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
@@ -173,7 +174,7 @@ def query_tiles(k_first, k_last, q_len, q_begin, in_window, BLOCK_M: tl.constexp
 
 @triton.jit
 def find_entry(entries_ptr, b, q_total, k_total):
-    """First row and number of batch entry b's queries, and the same of its keys: all, where the call tells of none."""
+    """First row and number of the queries of batch entry b, then of its keys; all rows if entries_ptr is None."""
     q_offset, q_len, k_offset, k_len = 0, q_total, 0, k_total
     if entries_ptr is not None:
         entry_ptr = entries_ptr + 5 * b
@@ -184,11 +185,11 @@ def find_entry(entries_ptr, b, q_total, k_total):
 
 @triton.jit
 def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Load rows [first, first + ROWS) of a head: by a TMA descriptor, or by pointers with 0 from row `end` on."""
+    """Load rows [first, first + ROWS) of a head by a TMA descriptor, or by pointers, with 0 from row `end` on."""
     if isinstance(desc, tl.core.tensor_descriptor_base):
         tile = desc.load([b, h, first, 0]).reshape([ROWS, COLUMNS])
     else:
-        # strides count 16 bytes: so the compiler sees that it may load as many at once
+        # strides are in units of 16 bytes, so that the compiler can vectorise the loads
         ptr, WIDTH, stride_batch, stride_head, stride_row = desc
         STEP: tl.constexpr = 128 // ptr.dtype.element_ty.primitive_bitwidth
         row = first + tl.arange(0, ROWS)
@@ -211,7 +212,7 @@ def to_32bit(x):
 
 @triton.jit
 def load_vector(ptr, row, stride, count):
-    """Load the elements at some indices; 0 outside [0, count)."""
+    """Load the elements at the indices `row`; 0 outside [0, count)."""
     return to_32bit(tl.load(ptr + row.to(tl.int64) * stride, mask=(row >= 0) & (row < count), other=0))
 
 
@@ -224,9 +225,9 @@ def batch_and_head(heads, TILE_AXIS: tl.constexpr):
 
 @triton.jit
 def load_rows(desc, base, first, row, stride, count):
-    """Load a value for each row of a head, whose values begin at `base`, from `first` on.
+    """Load one value for each row of a head from `first` on; the values of the head begin at `base`.
 
-    Values outside [0, count) are 0 or those of a neighbour.
+    Values outside [0, count) are 0, or belong to a neighbour.
     """
     if isinstance(desc, tl.core.tensor_descriptor_base):
         x = to_32bit(desc.load([tl.cast(base + first, tl.int32)]))
@@ -237,22 +238,22 @@ def load_rows(desc, base, first, row, stride, count):
 
 @triton.jit
 def add_product(total, a, b, PRECISION: tl.constexpr):
-    """total + a @ b; float32 products are summed per tile first, which keeps rounding errors of long sums small."""
+    """total + a @ b; float32 products are summed per tile first, which keeps the rounding errors of long sums small."""
     if a.dtype == tl.float32:
-        # fma keeps the compiler from summing right into the total
+        # fma keeps the compiler from accumulating directly into the total
         return tl.fma(total, 1.0, tl.dot(a, b, input_precision=PRECISION))
     return tl.dot(a, b, total)
 
 
 @triton.jit
 def partial_row_sums(p):
-    """Eight partial sums of each row, over every eighth column: each thread adds its own values, without exchange."""
+    """Eight partial sums of each row, over every eighth column: threads add their own values and exchange none."""
     return tl.sum(p.reshape([p.shape[0], p.shape[1] // 8, 8]), 1)
 
 
 @triton.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Store rows of a tile below row `count`, the first WIDTH columns of each."""
+    """Store the first WIDTH columns of a tile's rows below row `count`."""
     row = first + tl.arange(0, x.shape[0])
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]
@@ -282,7 +283,7 @@ def attend(
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     m_new = tl.maximum(m, tl.max(score, 1) * (50.0 * LOG2E))
-    # a row that has seen no key yet keeps m = -inf: measure it from 0, or -inf - -inf is NaN
+    # a row that has seen no key yet has m = -inf: subtract 0 instead, as -inf - -inf is NaN
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score * (50.0 * LOG2E) - pivot[:, None])  # [BLOCK_M, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [BLOCK_M]
@@ -298,7 +299,7 @@ def forward(
     BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of one tile of queries of one head."""
-    # late rows tend to see more keys: they start first
+    # late rows tend to see more keys, so they start first
     tile = tl.num_programs(TILE_AXIS) - 1 - tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP
@@ -327,14 +328,14 @@ def forward(
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, in_window, BLOCK_N)
     if BLOCK_DV <= 128:
         for j in tl.range(first, last):
-            i = first + last - 1 - j  # from the diagonal back
+            i = first + last - 1 - j  # backwards from the diagonal
             k_start = i * BLOCK_N
             mixed = (i < full_first) | (i >= full_last)
             acc, m, l = attend(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=mixed
             )  # fmt: skip
     else:
-        # a branch between products of this width costs more than a loop that mixed tiles have to themselves
+        # a branch between products of this width costs more than separate loops for mixed tiles
         for i in tl.range(0, last - full_last):
             k_start = (last - 1 - i) * BLOCK_N
             acc, m, l = attend(
@@ -352,7 +353,7 @@ def forward(
             )  # fmt: skip
 
     l = tl.sum(l, 1)  # [BLOCK_M]
-    # rows without keys: 0, and an LSE that makes every weight 0
+    # rows without keys: out is 0, the LSE makes every weight 0
     # [BLOCK_M, BLOCK_DV]
     out = acc / tl.where(l == 0, 1.0, l)[:, None]
     store_rows(out_ptr + ((b.to(tl.int64) * q_total + q_offset) * Hq + h) * DV, Hq * DV, out, q_start, q_len, DV)
@@ -494,7 +495,7 @@ def backward_dq(
     TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dQ and delta, rowsum(out * dout) - dlse, of one tile of queries of one head."""
-    # late rows tend to see more keys: they start first
+    # late rows tend to see more keys, so they start first
     tile = tl.num_programs(TILE_AXIS) - 1 - tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     kv_h = h // GROUP
@@ -519,7 +520,7 @@ def backward_dq(
     delta = tl.sum(out_tile.to(tl.float32) * dout_tile.to(tl.float32), 1)
     row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
     if dlse_ptr is not None:
-        # as if every score were taken once more: its weight is the derivative of the LSE
+        # the derivative of the LSE with respect to a score is its weight, so that ds gains p * dlse
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
     # [BLOCK_M]
     lse = tl.load(lse_ptr + row_base + row, mask=row < q_len, other=0.0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0cb41c74f7475116
-#   text hash     9b65c73946185e03
+#   content hash  7a9b2057a87d3b3c
+#   text hash     bb15ff26fd54f00b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  46e142e4f8f0ea29
-#   text hash     8d1b9c02f288ff1f
+#   content hash  c6e6ddf3e79c5704
+#   text hash     fc3e609c0436af37
 #   render with   attnforge render specs/sparse_transformer.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fb97c35bb27e89c3
-#   text hash     d80fb30c0ae92568
+#   content hash  145b96d32feb6c5c
+#   text hash     246c0b2ee7ed7e3c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f854884cf190d91
-#   text hash     0cc75d26fa0f7b8d
+#   content hash  b89e89a842fcc1db
+#   text hash     0aad5bafdb1d259a
 #   render with   attnforge render specs/streaming_llm.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,19 +1,19 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  2ea1612e9128cde6
-#   text hash     0da1939d17e32ccf
+#   content hash  df868b5938a67ef7
+#   text hash     a882c891c82524ec
 #   render with   attnforge render SPEC
-"""The machinery of launching; all use of private interfaces of PyTorch and Triton stands here.
+"""The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
 In this order
-    operators      what PyTorch traces and differentiates: Operator, needs_dispatcher, on_its_device
-    launches       what the next call with tensors of the same shapes does at once: LaunchCache, launch, starter, grid
-    counters       zeros in which programs of several kernels count: Counters, counters
-    choice         the tile and the kernels that a GPU takes: launch_on_hopper, launch_tuned, launch_with_room
-    Hopper GPUs    whether their kernels run, and names of Gluon that moved: target, on_hopper, hopper_kernels, in_gluon
-    order          how programs in Gluon take tiles: in_turns, in_slots, by_groups
-    tensors        sizes of tiles, room for results, and what kernels read tiles by: vector_source, tile_source, refill
+    operators      functions that PyTorch traces and differentiates: Operator, needs_dispatcher, on_its_device
+    launches       fast launches for tensors of shapes seen before: LaunchCache, launch, starter, grid
+    counters       zeros that programs of several kernels use as counters: Counters, counters
+    choice         the tile and the kernels for a GPU: launch_on_hopper, launch_tuned, launch_with_room
+    Hopper GPUs    whether their kernels run, and renamed parts of Gluon: target, on_hopper, hopper_kernels, in_gluon
+    order          how Gluon programs take tiles: in_turns, in_slots, by_groups
+    tensors        tile sizes, room for results, and the sources of tiles: vector_source, tile_source, refill
 """
 
 import bisect
@@ -47,7 +47,7 @@ from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 INTERPRETED = triton.knobs.runtime.interpret
-if INTERPRETED and isinstance(tl.sum, triton.JITFunction):  # a kernel would end in an error that says nothing of it
+if INTERPRETED and isinstance(tl.sum, triton.JITFunction):  # a kernel would fail with an unrelated error
     came_late = "TRITON_INTERPRET=1 came after triton was imported, as torch.compile and transformers do"
     raise RuntimeError(f"{came_late}: set it before Python starts")
 
@@ -56,18 +56,18 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Operator:
-    """A function that PyTorch can trace, and differentiate once `register_autograd` has told it how.
+    """A function that PyTorch can trace, and differentiate once `register_autograd` was called.
 
-    It is named after its module, so that each copy of a package has operators of its own. PyTorch's way through an
-    operator takes longer than a launch: where its dispatcher has nothing to do, the function is called as such. It
-    writes to the arguments that it `mutates`, by name.
+    It is named after its module, so that each copy of a package has its own operators. PyTorch's path through an
+    operator takes longer than a launch: if its dispatcher has nothing to do, the function is called directly. The
+    names in `mutates` are the arguments that it writes to.
     """
 
     def __init__(self, function, mutates=()):
         self.function = on_its_device(function)
         self.derived = None
         self.name = function.__module__.replace("_", "__").replace(".", "_") + function.__name__
-        # with `custom_op` of torch.library a compiled step takes the host a sixth longer
+        # with `custom_op` of torch.library, the host takes a sixth longer for a compiled step
         self.library = get_library_allowing_overwrite("attnforge", self.name)
         schema = torch.library.infer_schema(function, mutates_args=mutates)
         self.library.define(self.name + schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -76,11 +76,11 @@ class Operator:
         torch.library.register_vmap(self.traced, _refuse_vmap, lib=self.library)
 
     def register_fake(self, fake):
-        """Tells what comes back for tensors without values, as `register_fake` of torch.library takes it."""
+        """Registers the results for tensors without values, like `register_fake` of torch.library."""
         return torch.library.register_fake(self.traced, fake, lib=self.library)
 
     def register_autograd(self, backward, setup_context):
-        """Tells the derivative, as `register_autograd` of torch.library takes it."""
+        """Registers the derivative, like `register_autograd` of torch.library."""
         torch.library.register_autograd(self.traced, backward, setup_context=setup_context, lib=self.library)
         parts = {"forward": self.function, "setup_context": setup_context, "backward": backward}
         parts |= {"vmap": _refuse_vmap, "jvp": _refuse_jvp}
@@ -88,11 +88,11 @@ class Operator:
         self.derived = type(self.function.__name__, (torch.autograd.Function,), parts)
 
     def register_gradients(self, differentiate, learned, tensors, remade=0):
-        """Makes an operator tell its gradients: those of the arguments at the places `learned`.
+        """Registers the gradients of the arguments at the places `learned`.
 
-        Its arguments are as many `tensors`, then numbers. It returns out, LSE, what it has worked out, and then the
-        first `remade` arguments as they are to be differentiated. `differentiate` takes out, LSE, their gradients,
-        which gradients are wanted, what was worked out, and the arguments; it has no derivative of its own.
+        The arguments are `tensors` tensors, then numbers. The operator returns out, LSE, intermediate results, and then
+        the first `remade` arguments in the form to be differentiated. `differentiate` takes out, LSE, their gradients,
+        which gradients are wanted, the intermediate results, and the arguments; it has no derivative of its own.
         """
 
         def keep(ctx, inputs, output):
@@ -123,16 +123,16 @@ class Operator:
             return self.derived.apply(*args) if self.derived else self.traced(*args)
         if not torch.is_grad_enabled() or self.derived is None:
             return self.function(*args)
-        # what `apply` comes to, but for its look at the signature of forward
+        # what `apply` does, except for its inspection of the signature of forward
         return super(torch.autograd.Function, self.derived).apply(*args)
 
 
 def needs_dispatcher(args):
-    """Whether PyTorch has a say: a compiler, a mode, a tensor of a class of its own, one still to be negated."""
+    """Whether PyTorch must see the call: a compiler, a mode, a tensor subclass, a tensor that is lazily negated."""
     if is_compiling() or has_mode():
         return True
     for x in args:
-        # isinstance takes longest of what is no tensor
+        # isinstance is slowest for objects that are no tensors
         if x is None or type(x) is float:
             continue
         if type(x) in _PLAIN:
@@ -144,9 +144,9 @@ def needs_dispatcher(args):
 
 
 def has_mode():
-    """Whether this thread is within a mode of PyTorch's, if only one that stands aside for an operator that it has seen.
+    """Whether this thread is within a mode of PyTorch's, even one that is disabled while an operator it saw runs.
 
-    PyTorch's own flag is one for all threads: where modes of several overlap, it may be unset too soon, or stay set.
+    PyTorch's own flag is shared by all threads: if modes of several overlap, it may be unset too soon, or stay set.
     """
     if _len_torch_dispatch_stack():
         return True
@@ -157,7 +157,7 @@ def has_mode():
 
 
 def is_watched():
-    """Whether a mode of PyTorch's is to see this call; it stands aside while an operator that it has seen runs."""
+    """Whether a mode of PyTorch's is to see this call; it is disabled while an operator that it saw runs."""
     if not has_mode():
         return False
     if not _len_torch_dispatch_stack() and not _len_torch_dispatch_stack_pre_dispatch():
@@ -182,7 +182,7 @@ def on_its_device(function):
 
     @functools.wraps(function)
     def run(*args):
-        # a device's type is a text that takes longer to find
+        # comparing device types, which are strings, takes longer
         x = args[0]
         if x.is_cpu or x.get_device() == torch.cuda.current_device():
             return function(*args)
@@ -193,26 +193,26 @@ def on_its_device(function):
 
 
 def keep(known, key, value):
-    """Notes a value by its key, in the place of the oldest where there are many: some lengths never come again."""
+    """Stores a value by its key; drops the oldest of many, as some lengths never recur."""
     if len(known) >= 1024:
         known.popitem(last=False)
     known[key] = value
 
 
 class LaunchCache:
-    """What calls with tensors of some shapes worked out, so that the next call with such tensors launches at once."""
+    """What earlier calls computed for tensors of some shapes, so that the next such call launches at once."""
 
     known = collections.OrderedDict()
 
     def __init__(self, reach):
-        self.reach = reach  # how many keys before its own a query may see
-        self.unreadable = None  # which tensors tiles cannot be read from
+        self.reach = reach  # how many keys before its own position a query may see
+        self.unreadable = None  # indices of tensors from which tiles cannot be read
         self.tiles = {}  # by kernel
         self.launches = {}  # by kernel and tile
 
     @classmethod
     def of(cls, name, *given, reach=2**28):
-        """The cache of a function's tensors, by all that tells their launches apart; numbers count by their values."""
+        """The cache for a function's arguments: the key is all that launches depend on; numbers count by value."""
         told = [
             x if x is None or not isinstance(x, torch.Tensor) else (x.shape, x.stride(), x.dtype, x.data_ptr() % 16)
             for x in given
@@ -225,7 +225,7 @@ class LaunchCache:
         return cache
 
     def readable(self, *tensors):
-        """The tensors, or copies of those that tiles cannot be read from."""
+        """The tensors, with copies in place of those from which tiles cannot be read."""
         if self.unreadable is None:
             self.unreadable = [i for i, x in enumerate(tensors) if not is_readable(x)]
         if not self.unreadable:
@@ -234,23 +234,23 @@ class LaunchCache:
 
 
 def launch(cache, kernel, blocks, given, grid, from_shapes):
-    """Launches a kernel, from the second time on without a thought about what shapes tell.
+    """Launches a kernel; from the second time on, nothing that shapes determine is computed again.
 
-    `given` is what each call gives anew, in the kernel's order; what shapes tell follows it there, or says how it is
-    loaded. `from_shapes` may tell more than the kernel takes.
+    `given` holds the values of each call, in the kernel's order. `from_shapes` returns the arguments that shapes
+    determine: they follow those, or say how they are loaded; it may return more than the kernel takes.
     """
     key = (kernel.fn, *blocks)
     remembered = cache.launches.get(key)
     if remembered is None:
         grid, told = grid(), from_shapes()
         if "num_stages" in told and not INTERPRETED and kernel.is_gluon():
-            # told of as one that is not in Gluon
+            # these describe a kernel that is not in Gluon
             grid, told = in_gluon(kernel, grid, told)
         taken = {*kernel.arg_names, "num_warps", "num_stages", "maxnreg"}
         told = {name: value for name, value in told.items() if name in taken}
         arguments = dict(zip(kernel.arg_names, given)) | told
         if told.get("OVERLAP"):
-            # the kernel itself waits for the one before it
+            # the kernel itself waits for the previous one
             arguments["launch_pdl"] = True
         compiled = kernel[grid](**arguments)
         if not INTERPRETED:
@@ -263,7 +263,7 @@ def launch(cache, kernel, blocks, given, grid, from_shapes):
 
 
 def launch_again(cache, *values):
-    """Launches the kernels of a function once more, each with what it is given anew, and tells whether it has had them."""
+    """Launches the kernels of a function again, each with its new `values`; False if none was launched before."""
     if not cache.launches:
         return False
     stream = driver.active.get_current_stream(values[0][0].get_device())
@@ -274,10 +274,10 @@ def launch_again(cache, *values):
 
 @functools.lru_cache(1024)
 def starter(compiled, grid):
-    """What launches a compiled kernel, on the current stream where none is given.
+    """A function that launches a compiled kernel, on the current stream unless one is given.
 
-    Triton works out anew on each call what is the same for all of a kernel and a grid: 4 us of the host's time. What it
-    comes to is observed once. Where a hook of Triton's wants to know of launches, as profilers do, all goes its own way.
+    On each call, Triton recomputes what is the same for a kernel and a grid: 4 us of the host's time. The resulting
+    arguments are recorded once. If a hook of Triton's is to see launches, as for profilers, Triton's own path is taken.
     """
     usual, run = compiled[grid], compiled.run
     if not hasattr(run, "launch") or any(getattr(run, f"{kind}_scratch_size", 0) for kind in ("global", "profile")):
@@ -286,7 +286,7 @@ def starter(compiled, grid):
     observed = copy.copy(run)
     observed.launch = lambda *given: passed.extend(given)
     observed(*grid, stream_of_call, compiled.function, compiled.packed_metadata, None, None, None, value)
-    # a kernel's arguments come last: one by one until triton 3.6, as a tuple since then
+    # a kernel's arguments are last: one by one until triton 3.6, as a tuple since then
     last, place = passed.pop(), passed.index(stream_of_call)
     if last not in (value, (value,)):
         return usual
@@ -308,32 +308,32 @@ def starter(compiled, grid):
 
 
 def grid(heads, rows, block, *walked, sequences=1):
-    """A grid of heads of a group, tiles of rows, and groups: what a group's programs walk along stays in the cache.
+    """A grid of heads of a group, tiles of rows, and groups: rows that the programs of a group loop over stay cached.
 
-    Where tensors hold so many `sequences` of each head, programs walk along one of them.
+    If tensors hold several `sequences` of each head, programs loop over one of them.
     """
     tiles = cdiv(rows, block)
     size = sum(x.numel() * x.element_size() for x in walked)
     most = min(heads * sequences * cache_share(walked[0].device) // size, heads)
     group = next((n for n in range(most, 1, -1) if heads % n == 0), 1)
-    # of a grid's axes the first alone takes more than 65535
+    # only the first axis of a grid may exceed 65535
     if tile_axis(rows, block) == 0:
         return tiles, group, heads // group
     return (group, tiles, heads // group) if heads // group < 2**16 else (heads, tiles, 1)
 
 
 def tile_axis(rows, block):
-    """The axis of a grid that holds the tiles: the second, as heads run fastest; the first where they are too many."""
+    """The grid axis of the tiles: the second, so that heads vary fastest, or the first if there are too many tiles."""
     return 1 if cdiv(rows, block) < 2**16 else 0
 
 
 def cache_share(device):
-    """Bytes of a GPU's cache that a group of heads may take: others come while it still works."""
+    """Bytes of a GPU's cache that a group of heads may take: the next groups start while it still runs."""
     return 2**15 if INTERPRETED else torch.cuda.get_device_properties(device).L2_cache_size // 3
 
 
 class Planned(threading.local):
-    """Whether a compiler plans the memory of what runs now: of what is made then nothing may stay."""
+    """Whether a compiler plans the memory of code that runs now: nothing allocated then may be kept."""
 
     depth = 0
 
@@ -348,24 +348,24 @@ planned = Planned()
 
 
 class Counters:
-    """Zeros of a GPU in which programs of kernels count: they leave zeros, so that no kernel has to clear them.
+    """Counters of a GPU for programs of kernels: programs leave zeros behind, so that no kernel has to clear them.
 
-    Calls of a stream run one after the other, and count in the same ones. A call that a CUDA graph captures may run again
-    at any time, beside any other: it has some of its own, for good.
+    Calls on a stream run one after the other and share counters. A call captured by a CUDA graph may run again at any
+    time, in parallel to any other: it gets counters of its own, for good.
     """
 
-    SIZE, OF_STREAM = 2**18, 2**12  # of a block, of which few calls leave much, and of a stream
+    SIZE, OF_STREAM = 2**18, 2**12  # counters of a block, and of a stream
 
     def __init__(self, device):
         self.device, self.of_stream, self.lock = device, {}, threading.Lock()
-        self.blocks, self.used = [], self.SIZE  # graphs know addresses alone: no block is ever let go
+        self.blocks, self.used = [], self.SIZE  # graphs hold raw addresses: no block is ever freed
 
     def zeros(self, count):
-        """New ones."""
+        """New counters."""
         return torch.zeros(count, dtype=torch.int32, device=self.device)
 
     def take(self, count):
-        """Some of the last block that nobody else has; new ones where it has no room."""
+        """Unused counters of the last block; new ones if it has no room."""
         with self.lock:
             first = self.used
             if first + count > self.SIZE:
@@ -374,9 +374,9 @@ class Counters:
             return self.blocks[-1][first : first + count]
 
     def make_room(self):
-        """Puts a new block behind one of which half is taken; between captures, as what they make is the graph's.
+        """Appends a new block once half of the last one is taken; between captures, as a graph owns what they allocate.
 
-        So is what this thread makes while a compiler gets ready for one: a block is made by a thread of its own.
+        The same holds for allocations of this thread while a compiler warms up for one: another thread makes the block.
         """
         with self.lock:
             if 2 * self.used > self.SIZE:
@@ -385,13 +385,13 @@ class Counters:
                 self.used = 0
 
     def new_block(self):
-        """Zeros that are there for all streams."""
+        """A block of zeros, ready for all streams."""
         block = self.zeros(self.SIZE)
         torch.cuda.current_stream(self.device).synchronize()
         return block
 
     def current(self, count):
-        """Those of the stream that launches now."""
+        """The counters of the current stream."""
         if 2 * self.used > self.SIZE:
             self.make_room()
         stream = driver.active.get_current_stream(self.device.index)
@@ -405,18 +405,18 @@ counters_of = functools.cache(Counters)
 
 
 def counters(count, device):
-    """At least so many zeros for the programs of a call to count in; None if it has none that count."""
+    """At least `count` zeros for the programs of a call to count in; None if `count` is 0."""
     if not count:
         return None
     if device.type == "cpu":
-        # an interpreter may be stopped amid a kernel
+        # the interpreter may be stopped in the middle of a kernel
         return torch.zeros(count, dtype=torch.int32)
     found = counters_of(device)
     return found.take(count) if torch.cuda.is_current_stream_capturing() else found.current(count)
 
 
 def launch_on_hopper(cache, tables, name, launch, q, v, keys):
-    """Calls `launch` with a tile and a module of kernels for Hopper GPUs, and tells whether it could."""
+    """Calls `launch` with a tile and a module of kernels for Hopper GPUs if there is one; returns whether it did."""
     best = cache.tiles.get(name)
     if best is None:
         best = () if INTERPRETED else on_hopper(tables, name, q, v, keys, cache.reach)
@@ -426,20 +426,20 @@ def launch_on_hopper(cache, tables, name, launch, q, v, keys):
     return bool(best)
 
 
-failed = set()  # tiles and modules of kernels that do not compile here
+failed = set()  # tiles and modules of kernels that failed to compile or launch here
 
 
 def launch_first(cache, package, name, launch, best):
-    """Calls `launch` with what is taken for the best of a package, if there is any, remembers whether it could, and tells."""
+    """Calls `launch` with the choice `best` of a package, if not empty; remembers and returns whether that worked."""
     if best in failed and target() != "hopper":
         best = ()
     if best:
         try:
             launch(*best)
         except torch.cuda.OutOfMemoryError:
-            raise  # says nothing of the kernels
+            raise  # not a fault of the kernels
         except (MemoryError, OSError) as error:
-            # nor does a full disk: the next call tries again
+            # nor is a full disk: the next call tries again
             not_on_hopper(package, error)
             return False
         except Exception as error:
@@ -452,15 +452,15 @@ def launch_first(cache, package, name, launch, best):
 
 
 def wait_for_gpu():
-    """Fails where a kernel that began before now failed: whatever comes next tells of that, and nothing runs any more."""
+    """Raises if a kernel launched earlier has failed: every later call reports it, and nothing runs any more."""
     if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
         torch.cuda.synchronize()
 
 
 def differentiated(cache, tables, wanted, keys, q, k, v, *given):
-    """Launches a package's whole backward pass for Hopper GPUs with what is given, and tells whether it could.
+    """Launches a package's whole backward pass for Hopper GPUs, if it can run; returns whether it did.
 
-    It adds dQ and sums of rows up as programs come: who wants the same bits each time gets them from other kernels.
+    It adds up dQ and sums of rows in the order in which programs finish, so deterministic mode takes other kernels.
     """
     if not all(wanted) or torch.are_deterministic_algorithms_enabled():
         return False
@@ -473,7 +473,7 @@ def differentiated(cache, tables, wanted, keys, q, k, v, *given):
 
 
 def one_by_one(launch, made):
-    """A function of a tile that launches once for each of two gradients: registers do not hold two wide ones."""
+    """A function of a tile that launches once for each gradient in `made`: registers cannot hold two wide ones."""
 
     def each(*tile):
         for name in made:
@@ -483,9 +483,9 @@ def one_by_one(launch, made):
 
 
 def launch_tuned(cache, tables, name, launch, q, v, keys, entries=None):
-    """Calls `launch` with the best tile that this GPU has the shared memory for; `tables` is tiles.py.
+    """Calls `launch` with the best tile that fits this GPU's shared memory; `tables` is tiles.py.
 
-    Beside a tile goes the module of the kernels, where they are not the portable ones: these alone know of `entries`.
+    Kernels for Hopper GPUs are passed as a module after the tile; only the portable kernels support `entries`.
     """
     if name == "backward_dkv" and max(q.shape[-1], v.shape[-1]) > 256:
         launch = one_by_one(launch, ("dk", "dv"))
@@ -498,17 +498,17 @@ def launch_tuned(cache, tables, name, launch, q, v, keys, entries=None):
         return
     table = (tables.TILES_FP32 if q.dtype == torch.float32 else tables.TILES_16BIT[architecture(q.device)])[name]
     size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
-    # tried anew for each call unlike those before: what else a kernel reads takes shared memory too
+    # tried for each new kind of call: the other inputs of a kernel take shared memory too
     cache.tiles[name] = table[size][first_with_room(launch, table[size])]
 
 
 def launch_with_room(launch, stages):
-    """Calls `launch` with so many stages, or with fewer where this GPU's shared memory is smaller: no bits hang on them."""
+    """Calls `launch` with as many of `stages` stages as fit shared memory; they do not affect the bits of results."""
     first_with_room(launch, [(x,) for x in range(stages, 0, -1)])
 
 
 def first_with_room(launch, tiles):
-    """Calls `launch` with each of the tiles until this GPU has the shared memory for one, and tells which that is."""
+    """Calls `launch` with each of the tiles until one fits this GPU's shared memory; returns its index."""
     for i, tile in enumerate(tiles):
         try:
             launch(*tile)
@@ -521,12 +521,12 @@ def first_with_room(launch, tiles):
 
 @functools.cache
 def architecture(device):
-    """The architecture whose tile shapes serve a GPU."""
+    """The architecture whose tile shapes a GPU uses."""
     return "sm_90" if capability(device)[0] in (9, 10) else "sm_80"
 
 
 def target():
-    """What ATTNFORGE_TARGET asks for: portable, hopper, or nothing."""
+    """The value of ATTNFORGE_TARGET: portable, hopper, or empty."""
     wanted = os.environ.get("ATTNFORGE_TARGET", "")
     if wanted not in ("", "portable", "hopper"):
         raise ValueError(f"ATTNFORGE_TARGET: expected portable or hopper, got {wanted!r}")
@@ -534,14 +534,14 @@ def target():
 
 
 def on_hopper(tables, name, q, v, keys, reach):
-    """The tile and the module of a pass's kernels for Hopper GPUs, or () where they do not run or are slower.
+    """The tile and the module of a pass's kernels for Hopper GPUs, or () if they do not run or are slower.
 
-    `keys` is how many keys the longest sequence has, `reach` how many before its own a query may see.
+    `keys` is the number of keys of the longest sequence, `reach` how many keys before its own position a query may see.
     """
     wanted, tiles = target(), getattr(tables, "TILES_HOPPER", {}).get(name, {})
     widths = padded_width(q), padded_width(v)
-    # what is stored takes the place of what is loaded in shared memory, whole or by strips of 64 columns: that of v has no
-    # room for dk of more columns, but wide heads' dk takes that of q
+    # stored tiles reuse the shared memory of loaded ones, whole or in strips of 64 columns: the memory of v has no room
+    # for a dk with more columns, but for wide heads dk reuses that of q
     narrow = widths[0] > widths[1] and widths[1] % 64 == 0 and (name == "forward" or widths[0] > 128)
     room = widths[0] == widths[1] or narrow
     if wanted == "portable" or widths[0] not in tiles or q.dtype == torch.float32 or not room:
@@ -555,13 +555,13 @@ def on_hopper(tables, name, q, v, keys, reach):
     return (*by_length[max(least for least in by_length if least <= seen)], kernels) if kernels else ()
 
 
-# what is called with a tile: a kernel, or what launches several
+# modules whose functions are called with a tile: a kernel, or a launcher of several
 HOPPER_FILES = {"forward": ".hopper", "backward": ".hopper_launch", "decode": ".decode_hopper"}
 
 
 @functools.cache
 def hopper_kernels(package, name, device):
-    """The module of a package's kernels for Hopper GPUs; None where the GPU is none, or triton has no Gluon."""
+    """The module of a package's kernels for Hopper GPUs; None if the GPU is not one, or triton has no Gluon."""
     if capability(device) != (9, 0):
         return None
     try:
@@ -574,7 +574,7 @@ unwilling = set()  # packages whose kernels for Hopper GPUs do not compile here
 
 
 def not_on_hopper(package, error):
-    """Tell once that the portable kernels take the place of those for Hopper GPUs; where these are asked for, fail."""
+    """Warns once that portable kernels replace those for Hopper GPUs; raises the error if the latter are asked for."""
     if target() == "hopper":
         raise error
     if package not in unwilling:
@@ -584,28 +584,28 @@ def not_on_hopper(package, error):
 
 
 def gluon_copy_of_tiles():
-    """What has a tile copied into shared memory in Gluon: its name is another one from triton 3.9 on."""
+    """Gluon's function that copies a tile to shared memory; renamed in triton 3.9."""
     from triton.experimental.gluon.language.nvidia.hopper import tma
 
     return tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 
 
 def gluon_view_of_tiles():
-    """What takes memory of tiles for that of others in Gluon: its name is another one from triton 3.9 on."""
+    """Gluon's function that reinterprets the memory of tiles; renamed in triton 3.9."""
     from triton.experimental.gluon.language import shared_memory_descriptor as tiles
 
     return tiles.reinterpret if hasattr(tiles, "reinterpret") else tiles._reinterpret
 
 
 def gluon_store_of_tiles():
-    """What has a tile in shared memory stored to memory in Gluon: its name is another one from triton 3.9 on."""
+    """Gluon's function that stores a tile from shared to global memory; renamed in triton 3.9."""
     from triton.experimental.gluon.language.nvidia.hopper import tma
 
     return tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
 
 def gluon_sum_of_tiles():
-    """What has a tile in shared memory added to memory in Gluon: before triton 3.8 the compiler alone knows it."""
+    """Gluon's function that adds a tile in shared memory to global memory; before triton 3.8, the compiler's own."""
     from triton.experimental.gluon.language.nvidia.hopper import tma
 
     if hasattr(tma, "async_atomic_add"):
@@ -623,22 +623,22 @@ def gluon_sum_of_tiles():
 
 
 def gluon_barrier_of_threads():
-    """What has the warps of a group wait for each other in Gluon: its name is another one from triton 3.7 on."""
+    """Gluon's barrier for the warps of a group; renamed in triton 3.7."""
     from triton.experimental.gluon import language
 
     return language.barrier if hasattr(language, "barrier") else language.thread_barrier
 
 
 def in_gluon(kernel, grid, told):
-    """Grid and arguments of a kernel in Gluon, out of those of one that is not."""
+    """Grid and arguments of a Gluon kernel, from those of a portable kernel."""
     # the interpreter has neither
     from triton.experimental.gluon import language
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 
     forward = "out_ptr" in kernel.arg_names
-    # what workers have 64 rows of each
+    # tensors of which each worker has 64 rows
     shared = ("q_desc",) if forward else ("k_desc", "v_desc")
-    # registers of a thread before some groups of warps take over those of others: of three groups, or of two
+    # registers per thread before groups of warps redistribute them, for three groups or for two
     three = told["BLOCK_M"] == 192 if forward else told["BLOCK_N"] == 64
     told |= dict(STAGES=told.pop("num_stages"), num_warps=4, maxnreg=128 if three else 168)
     grid, told = (in_turns if forward else by_groups)(grid, told)
@@ -657,7 +657,7 @@ def in_gluon(kernel, grid, told):
 
 
 def in_layout(x, block):
-    """What Gluon loads tiles of 16 bits by, out of what else would load them: it knows how they lie in shared memory."""
+    """Gluon's descriptor for tiles of 16-bit values, from a portable one: it includes their layout in shared memory."""
     from triton.experimental.gluon import language
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 
@@ -667,9 +667,9 @@ def in_layout(x, block):
 
 
 def strip_source(x, rows):
-    """What kernels in Gluon load rows of a cache by, 64 columns at a time: [pages, heads, places in a page, columns].
+    """Gluon's source for rows of a cache, 64 columns at a time: [pages, heads, places in a page, columns].
 
-    Of float8, which they make float16 of: where its pages, places in a page and heads stand, in steps of 16 bytes.
+    For float8, which kernels convert to float16: x and the strides of pages, places and heads, in units of 16 bytes.
     """
     if x.element_size() == 1:
         return (x, *(s // 16 for s in x.stride()[:3]))
@@ -678,29 +678,29 @@ def strip_source(x, rows):
 
 @functools.cache
 def overlaps(device):
-    """Whether a GPU starts a kernel that says so while the one before it ends."""
+    """Whether a GPU can start a kernel while the previous one ends (programmatic dependent launch)."""
     return not INTERPRETED and capability(device) >= (9, 0)
 
 
 def capability(device):
-    """The compute capability of an NVIDIA GPU; (0, 0) of what is none."""
+    """The compute capability of an NVIDIA GPU; (0, 0) for any other device."""
     nvidia = device.type == "cuda" and torch.version.hip is None
     return torch.cuda.get_device_capability(device) if nvidia else (0, 0)
 
 
 @functools.cache
 def multiprocessors(device):
-    """How many multiprocessors a GPU has."""
+    """The number of multiprocessors of a GPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def in_turns(grid, told):
-    """Grid and arguments of a kernel in Gluon whose programs go through tiles in turns, out of a portable one's.
+    """Grid and arguments of a Gluon kernel whose programs go from tile to tile, from those of a portable kernel.
 
-    Each multiprocessor has one program, which loads the next tile while it finishes one, where all items have as much to
-    do: by `balance`, "tiles" of a head do, or "pairs" of a late and an early one; in a narrow window, of `reach` keys, tiles
-    do; of others, pairs do where there are few. Elsewhere each tile has a program, but for tiles of three workers in windows.
-    Packed sequences have "slots" of tiles.
+    If all items have equal work, each multiprocessor has one persistent program, which loads the next tile while it
+    finishes one. Items of equal work are, by `balance`, "tiles" of a head, or "pairs" of a late and an early tile; tiles
+    in a narrow window, of `reach` keys; otherwise pairs, if there are few. Else each tile has a program, except tiles of
+    three workers in windows. Packed sequences have "slots" of tiles.
     """
     axis, balance, wide = told["TILE_AXIS"], told.get("balance"), told["BLOCK_D"] > 128
     told |= dict(Q_STAGES=1 if wide else 2)
@@ -715,16 +715,16 @@ def in_turns(grid, told):
     pairs, most = cdiv(tiles, 2) * heads, 64 if balance == "pairs" and not wide else 31
     paired = not alike and tiles <= most and pairs >= 0.85 * programs * cdiv(pairs, programs)
     items = pairs if paired else tiles * heads
-    # where all tiles are alike, those of a head come one after the other, as they read the same keys
+    # if all tiles have equal work, those of a head are consecutive, as they read the same keys
     told |= dict(items=items, tiles=tiles, group=1 if alike else group, per_item=2 if paired else 1)
     steady = alike or paired or (window and told["BLOCK_M"] == 192)
     return (min(programs, items) if steady else items,), told
 
 
 def in_slots(told):
-    """Grid and arguments of such a kernel for packed sequences: one behind the other, with room for a tile that is not full.
+    """Grid and arguments of such a kernel for packed sequences: consecutive slots, with room for partial tiles.
 
-    How long each is the GPU alone knows, and programs find: of tiles up to the longest one's length most would be empty.
+    Only the GPU knows their lengths, and programs look them up: of tiles up to the longest length, most would be empty.
     """
     rows, Hq = told["BLOCK_M"], told["Hq"]
     slots = told["q_total"] // rows + told["sequences"]
@@ -735,13 +735,13 @@ def in_slots(told):
 
 
 def by_groups(grid, told):
-    """Grid and arguments of a kernel in Gluon whose programs take one tile of keys after the other, out of a portable one's.
+    """Grid and arguments of a Gluon kernel whose programs own tiles of keys, from those of a portable kernel.
 
-    Tiles of a group of heads come one after the other, as they read the same queries. Where there are many, each
-    multiprocessor has one program, which takes the next tile that none has taken. Where there are few, or two stages of keys
-    do not fit, or sequences have more than `turns_to` queries on average, each tile has one, and the last heads are joined in
-    one group: as many as run at once, or where there are few slots of packed sequences, which come one behind the other, all.
-    Early tiles have the most to do where late queries see more, so that the last to run are those that have the least.
+    Tiles of a group of heads are consecutive, as they read the same queries. If there are many tiles, each multiprocessor
+    has one persistent program, which takes the next free tile. If there are few, or two stages of keys do not fit, or
+    sequences have more than `turns_to` queries on average, each tile has a program, and the last heads form one group: as
+    many as run at once, or all, if packed sequences have few slots, which are consecutive. Early tiles have the most work
+    where late queries see more, so that the tiles with the least work run last.
     """
     axis, columns = told["TILE_AXIS"], told["BLOCK_D"]
     tiles, group, groups = grid[axis], grid[1 - axis], grid[2]
@@ -761,32 +761,32 @@ def by_groups(grid, told):
 
 
 def precision(x):
-    """How kernels multiply values of x's dtype: float32 by tf32 where PyTorch does."""
+    """How kernels multiply values of x's dtype: float32 as tf32 if PyTorch does."""
     tf32 = x.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
     return "tf32" if tf32 else "ieee"
 
 
-# triton's own take microseconds outside of kernels
+# triton's versions take microseconds outside of kernels
 def cdiv(a, b):
     """a / b, rounded up."""
     return -(-a // b)
 
 
 def power_of_2(n):
-    """The least power of 2 that is no less than n."""
+    """The smallest power of 2 that is at least n."""
     return 1 << (n - 1).bit_length()
 
 
 def padded_width(x):
-    """Columns of a tile that holds x's, or the first 512."""
+    """Columns of a tile that holds the columns of x, or the first 512 of them."""
     return min(max(16, power_of_2(x.shape[-1])), 512)
 
 
 def alike(given):
-    """A function that tells of others whether they are what these are: tensors of one shape, type and device, or None.
+    """A function that returns whether values match the given ones: tensors of the same shape, type and device, or None.
 
-    It takes a third of the time that looking at each takes. Those beside multiples of 16 bytes are like none, nor are any while
-    PyTorch's dispatcher has a mode to ask: guards do not see each.
+    It takes a third of the time of comparing each. Tensors that are not 16-byte aligned never match, nor do any while a
+    PyTorch dispatch mode is active, as guards do not see each tensor.
     """
     there = operator.itemgetter(*(i for i, x in enumerate(given) if x is not None))
     absent = [i for i, x in enumerate(given) if x is None]
@@ -808,17 +808,17 @@ def alike(given):
 
 
 def rest(x):
-    """The columns of x that a tile of `padded_width` columns leaves out; None where it leaves out none."""
+    """The columns of x that a tile of `padded_width` columns leaves out; None if there are none."""
     return x[..., 512:] if x.shape[-1] > 512 else None
 
 
 def rest_width(x):
-    """Columns of a tile that holds those."""
+    """Columns of a tile that holds `rest(x)`."""
     return max(16, power_of_2(max(x.shape[-1] - 512, 1)))
 
 
 def is_readable(x):
-    """Whether tiles can be read from x: columns stand side by side, rows on 16-byte boundaries."""
+    """Whether tiles can be read from x: columns are contiguous, rows begin on 16-byte boundaries."""
     *sizes, width = x.shape
     *strides, column = x.stride()
     step = 16 // x.element_size()
@@ -835,57 +835,57 @@ def empty_rows(x):
 
 
 def empty_turned(q, k, entries=None):
-    """Room for q and k as their positions turn them; with `entries` 0: no program writes rows that are left out."""
+    """Room for the rotated q and k; with `entries`, zeros, as no program writes rows that are left out."""
     found = empty_rows(q), empty_rows(k)
     return found if entries is None else tuple(x.zero_() for x in found)
 
 
 def empty_like(x):
-    """An empty tensor of x's shape; in half the time that new_empty takes for one."""
+    """An empty tensor of x's shape, in half the time of new_empty."""
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def empty_gradients(wanted, *tensors, entries=None):
-    """An empty tensor like each tensor whose gradient is wanted, and one of no size for each other.
+    """An empty tensor like each tensor whose gradient is wanted, and one of size 0 for each of the others.
 
-    With `entries` they are 0: no program writes rows that are left out.
+    With `entries` they are zeros, as no program writes rows that are left out.
     """
     found = [empty_like(x) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
     return found if entries is None else [x.zero_() for x in found]
 
 
 def outputs(q, out, lse, entries):
-    """Room for out and the LSE, of these shapes; with `entries` 0 and inf: no program writes rows that are left out."""
+    """Room for out and the LSE; with `entries`, filled with 0 and inf, as no program writes rows that are left out."""
     if entries is None:
         return q.new_empty(out), q.new_empty(lse, dtype=torch.float32)
     return q.new_zeros(out), q.new_full(lse, float("inf"), dtype=torch.float32)
 
 
 def aligned_length(count, cu_seqlens):
-    """Rows of a vector of the package's own: a sequence begins at a multiple of 4 there, where descriptors can read."""
+    """Length of a vector in which each sequence begins at a multiple of 4, so that descriptors can read it."""
     return (count // 4 + max(cu_seqlens.shape[0] - 1, 1)) * 4
 
 
 def stride(x, axis):
-    """0 for an axis of size 1, which stands for any size, and where nothing is given."""
+    """The stride of an axis; 0 for an axis of size 1, which stands for any size, and if x is None."""
     return x.stride(axis) if x is not None and x.shape[axis] > 1 else 0
 
 
 def stride_in_steps(x, axis):
-    """A stride in units of 16 bytes, on whole ones of which rows begin."""
+    """A stride in units of 16 bytes, on multiples of which rows begin."""
     return x.stride(axis) * x.element_size() // 16
 
 
 @functools.cache
 def copies_tiles(device):
-    """Whether the GPU copies tiles by itself; the interpreter does."""
+    """Whether the GPU has hardware to copy tiles (TMA); the interpreter copies them as well."""
     return INTERPRETED or capability(device)[0] >= 9
 
 
 def vector_source(x, rows):
-    """What kernels load values of rows by: a descriptor of all that lies in memory from first to last, or x."""
+    """The source of row values for kernels: a descriptor of the memory from the first to the last one, or x."""
     if rows is None or x.shape[-1] == 1:
-        # one value may stand for all
+        # one value may stand for all rows
         return x
     span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
     step = 16 // x.element_size()
@@ -896,26 +896,26 @@ def vector_source(x, rows):
 
 
 def fragment_source(x):
-    """What products of 64 rows and 64 columns are added up in x by, in the order in which they stand in registers."""
+    """A descriptor for adding products of 64 rows and 64 columns to x, in the order of their registers."""
     return TensorDescriptor(x, [x.numel() // 256, 256], [256, 1], [16, 256])
 
 
 def tile_source(x, rows, entries=None):
-    """What kernels load tiles of one head by, [rows, columns]: a descriptor, or where the rows of x stand.
+    """The source of [rows, columns] tiles of one head for kernels: a descriptor, or x with its width and strides.
 
-    A descriptor leaves out no row before the last: with `entries`, tiles end sooner.
+    A descriptor cannot mask rows, as needed with `entries`, where tiles may end earlier.
     """
     if x is None:
         return None
     *lead, count, heads, width = x.shape
     *lead_strides, row_stride, head_stride, _ = x.stride()
-    # heads before rows: axes of 1 that lead drop out of a tile without a trace in the compiled code
+    # heads before rows: leading axes of 1 drop out of a tile without any compiled code
     sizes = *lead, heads, count
     strides = *lead_strides, head_stride, row_stride
-    # the stride of an axis of size 1 means nothing, but must be a multiple of 16 bytes
+    # the stride of an axis of size 1 is meaningless, but must be a multiple of 16 bytes
     strides = [s if n > 1 else 16 for n, s in zip(sizes, strides)]
     if entries is None and copies_tiles(x.device):
-        # of 192 rows, a third at a time
+        # 192 rows are loaded in thirds
         return TensorDescriptor(
             x, [*sizes, width], [*strides, 1], [*(1 for _ in lead), 1, rows & -rows, padded_width(x)]
         )
@@ -927,10 +927,10 @@ address = torch.Tensor.data_ptr
 
 
 def refill(source, x):
-    """What makes the like of another x of its shape, without the checks that a descriptor goes through.
+    """A function that builds the same source from another x of this shape, without the checks of a descriptor.
 
-    Of a tensor that a kernel gets as such it is the address: of a tensor Triton asks the driver whose memory it is.
-    None for what is no tensor. It keeps nothing of x itself.
+    For a tensor that a kernel takes directly, it returns the address: for a tensor, Triton asks the driver whose memory
+    it is. None if x is not a tensor. The function keeps no reference to x.
     """
     if source is x:
         return address if isinstance(x, torch.Tensor) else None
@@ -948,5 +948,5 @@ def refill(source, x):
 
 
 def assert_on_device(holds, told):
-    """Fails behind what runs on the device so far, which nothing waits for, if a tensor of one truth value is false."""
+    """Fails if a tensor of one boolean is false: on the device, after all work so far, without a wait of the host."""
     torch._assert_async(holds, told)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a3c12a2a904bcfab
-#   text hash     dab53908e890aeb5
+#   content hash  984b2d9331d714b9
+#   text hash     ee46a0f8a97fd20f
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

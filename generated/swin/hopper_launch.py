@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0f7c055b5f66a622
-#   text hash     ed92e0bdd301f71c
+#   content hash  144f336e87afbb92
+#   text hash     756170af82305af0
 #   render with   attnforge render specs/swin.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1e550c9b53e68ec0
-#   text hash     71efd927e6628f47
+#   content hash  c5e2791597cd329e
+#   text hash     020f723c1a65f22e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

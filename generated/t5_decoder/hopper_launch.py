@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dc3aa9bb7b9bb494
-#   text hash     954053f1cd7057f4
+#   content hash  eb69e5998bfd9f8b
+#   text hash     e9baeeb7fa512f30
 #   render with   attnforge render specs/t5_decoder.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

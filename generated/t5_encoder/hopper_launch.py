@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d85fd00d9bb07b76
-#   text hash     26b6c4aa9dcb947e
+#   content hash  cd61fee42f469189
+#   text hash     3904dfbae3b22cec
 #   render with   attnforge render specs/t5_encoder.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  027f6e48be227efb
-#   text hash     8f92d383d36e5d09
+#   content hash  5a76b98e5081712b
+#   text hash     6975f215db345ff7
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

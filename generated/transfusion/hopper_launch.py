@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b375902cb60f62af
-#   text hash     4425c259cea1714d
+#   content hash  7aec6963eae2064e
+#   text hash     55a51d7be394fffd
 #   render with   attnforge render specs/transfusion.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

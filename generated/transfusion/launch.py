@@ -1,26 +1,26 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c5dbc3cf95b37005
-#   text hash     3140152327ae10c8
+#   content hash  5b92043256e87d65
+#   text hash     8ba0caf13eaef176
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: it says what a missing triton means
+from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
 
 def attend(q, k, v, entries, cos, sin, positions, in_image, scale):
-    """Out and LSE of checked arguments, the LSE as kernels want it: in log2 units, inf for a row without keys."""
+    """Out and LSE of checked arguments; the LSE is in log2 units, and inf for a row without keys."""
     # -inf * 0 would be NaN where the kernels apply the scale
     return _attend(q, k, v, entries, cos, sin, positions, in_image, max(scale, 1e-37))[:2]
 
 
 def natural(lse):
-    """The LSE as users know it."""
+    """The LSE for users: in natural-log units, -inf for a row without keys."""
     return torch.where(lse == float("inf"), float("-inf"), lse / LOG2E)
 
 
@@ -65,7 +65,7 @@ def _(q, k, v, entries, cos, sin, positions, in_image, scale):
 
 
 def _common(q, k, v, entries, cos, sin, positions, in_image, key_ranges, block_m, block_n):
-    """Values that several kernels take alike, by parameter: a launch hands on those that its kernel has."""
+    """Values that several kernels share, by parameter: a launch passes on those that its kernel takes."""
     return dict(
         q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
         v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
@@ -152,7 +152,7 @@ _attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=8, remade=
 
 
 def _bounds(cache, q, k, entries, in_image, block_m, block_n):
-    """What masks read along each tile, at least and at most, and how many tiles there are."""
+    """Minimum and maximum of the values that masks read along each tile, and the numbers of tiles."""
     q_tiles, k_tiles = runtime.cdiv(q.shape[1], block_m), runtime.cdiv(k.shape[1], block_n)
     q_bounds = q.new_empty(q.shape[0], q_tiles, 2, dtype=torch.int32)
     k_bounds = q.new_empty(q.shape[0], k_tiles, 2, dtype=torch.int32)
@@ -169,14 +169,14 @@ def _bounds(cache, q, k, entries, in_image, block_m, block_n):
 
 
 def _empty_ranges(q, k):
-    """Room for four numbers of each part."""
+    """Room for the four numbers of each part's range."""
     key_ranges = q.new_empty(q.shape[0], runtime.cdiv(q.shape[1], kernels.GRAIN.value), 4, dtype=torch.int32)
     query_ranges = q.new_empty(q.shape[0], runtime.cdiv(k.shape[1], kernels.GRAIN.value), 4, dtype=torch.int32)
     return key_ranges, query_ranges
 
 
 def _ranges(cache, q, k, entries, in_image):
-    """The parts of keys that each part of queries needs, and those of queries for keys."""
+    """The range of parts of keys that each part of queries needs, and of queries for each part of keys."""
     block_m = block_n = kernels.GRAIN.value
     q_bounds, k_bounds, q_tiles, k_tiles = _bounds(cache, q, k, entries, in_image, block_m, block_n)
     key_ranges, query_ranges = _empty_ranges(q, k)
@@ -191,7 +191,7 @@ def _ranges(cache, q, k, entries, in_image):
 
 
 def _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions, block_t=32):
-    """Turns q and k by the angles of their positions."""
+    """Rotates q and k by the angles of their positions."""
     runtime.launch(
         cache, kernels.rotate, (block_t,), (q, q_turned, k, k_turned, cos, sin, positions, entries),
         grid=lambda: (runtime.cdiv(max(q.shape[1], k.shape[1]), block_t) * q.shape[0] * (q.shape[-2] + k.shape[-2]),),

@@ -1,21 +1,21 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ca2e3609e536246b
-#   text hash     e9ae0417a92928a7
+#   content hash  4a236beb5a038de1
+#   text hash     0ca56552c482dde4
 #   render with   attnforge render specs/tree_decoding.yaml
-"""Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
+"""Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 
-Nothing here waits for the GPU: lengths stay there, and bounds of the call alone tell sizes.
+Nothing here waits for the GPU: lengths stay there, and sizes follow from the bounds of the call alone.
 """
 
 import torch
 
-from . import runtime, launch, arguments, decode, decode_arguments  # runtime first: it says what a missing triton means
+from . import runtime, launch, arguments, decode, decode_arguments  # runtime first: it explains a missing triton
 
 
 def check_numbers(bitwise, split_size):
-    """What a call asks for, and what cannot be had beside it."""
+    """Check the request, and options that cannot be combined with it."""
     if bitwise != "training":
         raise ValueError(f"bitwise: expected None or 'training', got {bitwise!r}")
     if split_size is not None:
@@ -23,7 +23,7 @@ def check_numbers(bitwise, split_size):
 
 
 def check_tensors(q, k_cache):
-    """What training knows, once shapes and types are checked."""
+    """Check that training supports the call, once shapes and types are checked."""
     if k_cache.dtype != q.dtype:
         wanted, found = arguments.plain(q.dtype), arguments.plain(k_cache.dtype)
         raise ValueError(
@@ -32,7 +32,7 @@ def check_tensors(q, k_cache):
 
 
 def attend(*given):
-    """What `attend_now` gives, where something may be traced."""
+    """The result of `attend_now`, if something may be traced."""
     if not torch.compiler.is_compiling():
         return attend_now(*given)
     from . import decode_operators
@@ -44,7 +44,7 @@ def attend_now(
     q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, cos, sin,
     positions, in_tree_mask, scale, k_scale, v_scale, workspace, out, return_lse, split_size
 ):  # fmt: skip
-    """What `attend_with_cache` gives with the bits of training, whose numbers are checked, where nothing is traced."""
+    """The result of `attend_with_cache` with the bits of training, for checked numbers, if nothing is traced."""
     given = (
         q,
         k_cache,
@@ -77,7 +77,7 @@ def attend_now(
         decode_arguments.refuse_gradients(
             q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out, cos=cos, sin=sin
         )
-    # on a GPU a look at values would wait for it
+    # on a GPU, reading values would wait for it
     if seq_lens.is_cpu:
         decode_arguments.check_values(call, q, seq_lens, cu_seqlens_q)
         if page_table is not None:
@@ -131,7 +131,7 @@ def _of_call(
     queries, scale = (-queries, -scale) if scale < 0 else (queries, scale)
 
     def keys_of(x):
-        """Rows of a cache by sequence; what is behind the last key may be anybody's."""
+        """Rows of a cache by sequence; rows after the last key may belong to others."""
         if x.numel() == 0 or call.max_seqlen_k == 0:
             return x.new_zeros(sequences, 1, *x.shape[2:])
         if page_table is not None:
@@ -143,13 +143,13 @@ def _of_call(
     first_key = none if k_starts is None else torch.minimum(k_starts, k_cache.shape[1] - k_len).clamp(min=0)
     k = keys_of(k_cache)
     v = keys_of(v_cache)
-    # what `entries` of arguments.py makes of such lengths
+    # the same as `entries` of arguments.py for such lengths
     entries = torch.stack((none, q_len, first_key, k_len, begin), 1)
     found, lse = _attend_turned(queries, k, v, q_len, entries, cos, sin, positions, in_tree_mask, scale)
     lse = launch.natural(lse)
     if cu_seqlens_q is None:
         return found.view(call.out), lse.squeeze(2).t().contiguous() if q.dim() == 3 else lse
-    # each new token's own row; what no sequence has sees nothing
+    # each new token's own row; tokens that belong to no sequence see nothing
     token = _count(q, q.shape[0])
     b = (torch.searchsorted(cu_seqlens_q, token, right=True) - 1).clamp(0, sequences - 1)
     row = token - first[b]
@@ -166,9 +166,9 @@ def _count(like, n):
 
 @runtime.on_its_device
 def _attend_turned(q, k, v, q_len, entries, cos, sin, positions, in_tree_mask, scale):
-    """Out and LSE of queries that are turned here; keys were turned before they were stored."""
+    """Out and LSE of queries, which are rotated here; keys were rotated before they were stored."""
     none, k_len = torch.zeros_like(q_len), entries[:, 3]
-    # queries begin at the first of their own positions, or at the place in their sequence
+    # queries take angles from the first of their own positions on, or from their place in the sequence
     begin = k_len - q_len if positions is None else none
     rows, no_keys, turned = torch.stack((none, q_len, none, none, begin), 1), q[:, :0, :1], runtime.empty_rows(q)
     cache = runtime.LaunchCache.of("turn", q, turned, rows, cos, sin, positions)

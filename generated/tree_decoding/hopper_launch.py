@@ -1,10 +1,10 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d2b344e2969e93fd
-#   text hash     efaaedf77e398da9
+#   content hash  094a0a4549e4acf1
+#   text hash     d40654060384aaa0
 #   render with   attnforge render specs/tree_decoding.yaml
-"""What each kernel of hopper_backward.py and hopper_wide.py gets."""
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
 import torch
 

@@ -65,7 +65,7 @@ def needs_later_keys(spec: Terms) -> Iterator[str]:
 
 
 def asks_early_keys(spec: Terms) -> bool:
-    """Whether terms change if the keys ahead of a sliding window are left out, as positions count from a later key then.
+    """Whether terms change if the keys ahead of a sliding window are left out, as positions then start at a later one.
 
     Inputs along tokens lose the same rows. Running sums would start later as well, and the tables of angles of packed
     sequences have a row for each position.

@@ -148,18 +148,22 @@ CALLS = {
         tokens=LONG,
     ),
     "rows of angles of neighbours": Call(
-        "mask: [causal, sliding_window: {size: 190}]\nrope: {layout: half}",
-        lambda: angles(LONG) | {"positions": torch.arange(LONG).flip(0).expand(B, LONG).contiguous()},
-        (("positions", 1),),
+        "mask: [causal, sliding_window: {size: 190}]\nrope: {layout: half}\nscore: [log_decay]",
+        lambda: angles(LONG)
+        | {"positions": torch.arange(LONG).flip(0).expand(B, LONG).contiguous()}
+        | {"log_decay": decays(B, LONG, HEADS).index_fill(1, torch.tensor([500, 1000]), -torch.inf)},  # documents
+        (("positions", 1), ("log_decay", 1)),
+        ("log_decay",),
         tokens=LONG,
     ),
     "packed, keys of neighbours": Call(
-        "layout: packed\nmask: [causal, sliding_window: {size: 9}]\nscore: [alibi]",
+        "layout: packed\nmask: [causal, sliding_window: {size: 9}]\nscore: [alibi, log_decay]",
         lambda: {
-            "slopes": seeded(HEADS).abs(), "cu_seqlens": torch.tensor([0, 4, 4, 1000, 1100, LONG]).int(),
-            "max_seqlen": 1000,
+            "slopes": seeded(HEADS).abs(), "log_decay": decays(LONG, HEADS), "max_seqlen": 1000,
+            "cu_seqlens": torch.tensor([0, 4, 4, 1000, 1100, LONG]).int(),
         },
-        learned=("slopes",),
+        (("log_decay", 0),),
+        ("slopes", "log_decay"),
         packed=True,
         tokens=LONG,
     ),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..expressions.inputs import ROW_AXES, Axis
 from ..language import parts
 from ..language.spec import Spec
-from ..plan import reach, storage
+from ..plan import reach, running_sums, storage
 from ..plan.arguments import Argument
 
 
@@ -38,7 +38,9 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> ContextParallel:
     along = (_along(a, axes.get(a.name, a.axes)) for a in arguments if a.kind == "tensor")
     behind = not any(parts.needs_later_keys(spec))
     seen = reach.build(spec)
-    near = behind and seen.known and seen.first_keys == "0" and not parts.asks_early_keys(spec)
+    # running sums start later without early keys
+    early = parts.asks_early_keys(spec) or not running_sums.differ(spec)
+    near = behind and not early and seen.known and seen.first_keys == "0"
     return ContextParallel(
         tuple(one for one in along if one.query or one.key),
         parts.asks_places(spec),

@@ -67,10 +67,9 @@ def needs_later_keys(spec: Terms) -> Iterator[str]:
 def asks_early_keys(spec: Terms) -> bool:
     """Whether terms change if the keys ahead of a sliding window are left out, as positions then start at a later one.
 
-    Inputs along tokens lose the same rows. Running sums would start later as well, and the tables of angles of packed
-    sequences have a row for each position.
+    Inputs along tokens lose the same rows, but tables of angles have a row for each position of a packed sequence.
     """
-    if any(given.scan for given in spec.inputs) or (spec.packed and spec.rope):
+    if spec.packed and spec.rope:
         return True
     rows = {given.name: [given.kinds[place] in ROW_AXES for place in given.written] for given in spec.inputs}
     return not all(layers.moves(_without_rows(root, rows), ()) for root in spec.nodes)

@@ -156,6 +156,12 @@ CALLS = {
         ("log_decay",),
         tokens=LONG,
     ),
+    "a chunk, whose keys are of neighbours": Call(
+        "mask: [chunked: {size: 128}]\nscore: [expr: 'score + near[k // 128 - q // 128 + 1, k % 32]']\n"
+        "inputs: {near: {axes: [3, 32]}}\nrope: {layout: half}",
+        lambda: angles(LONG) | {"near": seeded(3, 32)},
+        tokens=LONG,
+    ),
     "packed, keys of neighbours": Call(
         "layout: packed\nmask: [causal, sliding_window: {size: 9}]\nscore: [alibi, log_decay]",
         lambda: {

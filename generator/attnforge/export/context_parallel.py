@@ -28,8 +28,10 @@ class ContextParallel:
     along: tuple[Along, ...]  # the inputs that a rank gives its part of
     placed: bool  # whether it matters at which positions a part's queries stand
     behind: bool  # whether keys behind a part's last query can be left out
-    back: str | None  # how many keys before its own a query sees, if those further ahead can be left out as well
-    numbers: tuple[str, ...]  # the call's numbers that tell it
+    near: (
+        str | None
+    )  # (how many keys before its own a query sees, the number of which a multiple of others is left out)
+    numbers: tuple[str, ...]  # the call's numbers that it reads
 
 
 def build(spec: Spec, arguments: Sequence[Argument]) -> ContextParallel:
@@ -38,14 +40,14 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> ContextParallel:
     along = (_along(a, axes.get(a.name, a.axes)) for a in arguments if a.kind == "tensor")
     behind = not any(parts.needs_later_keys(spec))
     seen = reach.build(spec)
+    step = parts.early_keys(spec)
     # running sums start later without early keys
-    early = parts.asks_early_keys(spec) or not running_sums.differ(spec)
-    near = behind and not early and seen.known and seen.first_keys == "0"
+    near = behind and step and running_sums.differ(spec) and seen.known and seen.first_keys == "0"
     return ContextParallel(
         tuple(one for one in along if one.query or one.key),
         parts.asks_places(spec),
         behind,
-        seen.reach if near else None,
+        f"({seen.reach}, {step})" if near else None,
         seen.numbers if near else (),
     )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..expressions import shifts
 from ..expressions.inputs import Input
-from ..expressions.linear_forms import linear, variable
-from ..expressions.tree import COMPARISONS, Node
+from ..expressions.tree import Node
 from . import patterns
 
 
@@ -42,19 +42,5 @@ def of(masks: Sequence[Node], scores: Sequence[Node], inputs: Sequence[Input]) -
         bool(biases),
         any(leaf == patterns.Q for node in others for leaf in node.walk()),
         # a bias is the layer's own, which has one for the keys that there are
-        all(moves(node, by_token) for node in (*masks, *scores) if node not in biases),
+        all(shifts.period(node, by_token) == 1 for node in (*masks, *scores) if node not in biases),
     )
-
-
-def moves(node: Node, by_token: Collection[str]) -> bool:
-    """Whether an expression depends on differences of positions only, and not on the inputs `by_token`."""
-    if node == variable("k_len") or (node.op == "input" and node.value in by_token):
-        return False
-    parts, sides = node.args, node.args if node.op in COMPARISONS else (node,)
-    if all(side.type == "int" for side in sides):
-        form = linear(sides[0]) - linear(sides[1]) if node.op in COMPARISONS else linear(node)
-        if form.factor(patterns.Q) != -form.factor(patterns.K):
-            return False
-        atoms = tuple(atom for atom, _ in form.without(patterns.Q).without(patterns.K).terms)
-        parts = node.args if atoms == (node,) else atoms
-    return all(moves(part, by_token) for part in parts)

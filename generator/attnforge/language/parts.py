@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from ..expressions import shifts
 from ..expressions.inputs import ROW_AXES, Input
 from ..expressions.tree import Node
-from . import layers
 from .layers import LayerTerms
 from .rope import Rope
 
@@ -64,15 +65,17 @@ def needs_later_keys(spec: Terms) -> Iterator[str]:
             yield f"{given.name} is read at other positions than those of a score"
 
 
-def asks_early_keys(spec: Terms) -> bool:
-    """Whether terms change if the keys ahead of a sliding window are left out, as positions then start at a later one.
+def early_keys(spec: Terms) -> int | None:
+    """The number whose multiples of early keys can be left out with no other effect, if a mask hides them.
 
-    Inputs along tokens lose the same rows, but tables of angles have a row for each position of a packed sequence.
+    Positions then count from a later key, and inputs along tokens lose the same rows. None if terms would change, or
+    angles: the tables have a row for each position of a packed sequence, which may begin anywhere.
     """
-    if spec.packed and spec.rope:
-        return True
     rows = {given.name: [given.kinds[place] in ROW_AXES for place in given.written] for given in spec.inputs}
-    return not all(layers.moves(_without_rows(root, rows), ()) for root in spec.nodes)
+    found = [shifts.period(_without_rows(root, rows)) for root in spec.nodes]
+    known = [step for step in found if step is not None]
+    step = math.lcm(*known)
+    return None if len(known) < len(found) or (spec.packed and (spec.rope or step > 1)) else step
 
 
 def _without_rows(node: Node, rows: Mapping[str, Sequence[bool]]) -> Node:

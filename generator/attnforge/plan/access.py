@@ -16,11 +16,11 @@ CASTS = {kind: f".to({name})" for kind, name in TYPES.items()}
 
 @dataclass(frozen=True)
 class Access:
-    """An input as an expression reads it: with the indices that stand there, if it has axes that need some."""
+    """An input as an expression reads it, with the indices written there for the axes that need one."""
 
     input: Input
     index: tuple[Node, ...] = ()
-    number: int = 0  # among the ways to index this input
+    number: int = 0  # its number among the different ways in which this input is indexed
 
     @property
     def form(self) -> Literal["value", "row", "pair", "entry"]:
@@ -34,7 +34,7 @@ class Access:
 
     @property
     def tie(self) -> Side | None:
-        """The side whose position indexes its one axis of rows."""
+        """The side whose position indexes its only axis of rows, if there is one."""
         if len(self.input.rows) != 1:
             return None
         if self.input.rows[0] != "token":
@@ -46,7 +46,7 @@ class Access:
 
     @property
     def side(self) -> Side | None:
-        """The side whose rows it has one value for each of."""
+        """The side for each of whose rows it has one value, if there is one."""
         return self.tie if self.form == "row" else None
 
     @property
@@ -62,12 +62,12 @@ class Access:
 
 
 def rows_along(axis: Axis) -> str:
-    """Text of how many rows there are along an axis of rows."""
+    """Text of the number of rows along an axis of rows."""
     return "q_len" if axis.kind == "query" else "k_len"
 
 
 def entries_along(axis: Axis) -> str:
-    """Text of how many entries an axis of rows or of a table has."""
+    """Text of the number of entries of an axis of rows or of a table."""
     if axis.kind == "size":
         return str(axis.size)
     return f"tl.cdiv({rows_along(axis)}, {axis.per})" if axis.divided else rows_along(axis)

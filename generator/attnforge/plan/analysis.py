@@ -1,4 +1,4 @@
-"""A spec worked out for tiles: its terms as kernels read them, the tiles they leave, and where rows stand."""
+"""A spec analysed for tiles: its terms as kernels read them, the tiles they leave visible, and the layout of rows."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ IN_LOG2 = Statement("scale_log2", "scale * LOG2E")
 
 @dataclass(frozen=True)
 class Analysis:
-    """What all kernels of a variant, and the host, know of it."""
+    """The facts about a variant that all its kernels and the host share."""
 
     spec: Spec
-    by_query: KernelTerms  # the terms as kernels read them whose programs own queries
-    by_key: KernelTerms  # the terms as kernels read them whose programs own keys
+    by_query: KernelTerms  # the terms as read by kernels whose programs own queries
+    by_key: KernelTerms  # the terms as read by kernels whose programs own keys
     keys: TileRange
     queries: TileRange
-    key_states: TileStates | None  # how programs that own queries skip tiles by what the call gives
+    key_states: TileStates | None  # by which programs that own queries skip tiles of keys, based on the call's tensors
     query_states: TileStates | None
     storage: Storage
 
     def states(self, own: Side) -> TileStates | None:
-        """How programs that own tiles of a side skip tiles by what the call gives, if they do."""
+        """The tile states by which programs that own tiles of a side skip others, if the call's tensors allow it."""
         return self.key_states if own == "q" else self.query_states
 
     @property
@@ -41,12 +41,12 @@ class Analysis:
 
     @property
     def kv(self) -> str:
-        """What kernels call the key head."""
+        """The kernels' name for the key head."""
         return "kv_h" if self.spec.grouped else "h"
 
     @property
     def kv_heads(self) -> str:
-        """What kernels call the number of key heads."""
+        """The kernels' name for the number of key heads."""
         return "Hkv" if self.spec.grouped else "Hq"
 
     @property
@@ -61,7 +61,7 @@ class Analysis:
 
     @property
     def scale_log2(self) -> str:
-        """What turns a kernel's score into log2 units: with terms in between, the scale is applied before them."""
+        """Text of the factor from a kernel's score to log2 units; if there are terms, the scale comes before them."""
         if not self.spec.scores:
             return "scale_log2"
         outer = self.by_query.factored.outer
@@ -69,35 +69,35 @@ class Analysis:
 
     @property
     def scaled(self) -> tuple[Statement, ...]:
-        """The statement that makes a factor of the scale and of log2 units, where nothing comes between them."""
+        """The statement that combines the scale and log2 units into one factor, if no score terms come between them."""
         return () if self.spec.scores else (IN_LOG2,)
 
     @property
     def inner_scale(self) -> str:
-        """What terms want products of queries and keys to be multiplied by."""
+        """Text of the factor that products of queries and keys need before the score terms."""
         op, number = self.by_query.factored.inner
         return "scale" if number == 1 else f"scale {op} {number!r}"
 
     @property
     def scaling(self) -> str:
-        """What a step does to a product of queries and keys at once: without terms, the scale waits for log2 units."""
+        """Text that scales a product of queries and keys at once; without score terms, `scale_log2` does it later."""
         scale = self.inner_scale
         return "" if not self.spec.scores else " * scale" if scale == "scale" else f" * ({scale})"
 
     @property
     def slope(self) -> str:
-        """What the gradient of the terms' score is multiplied by in the end."""
+        """Text of the final factor of the gradient with respect to the terms' score."""
         both = self.by_query.factored.both
         return "scale" if both == 1 else f"(scale * {both!r})"
 
     @property
     def rescale(self) -> str:
-        """What makes up in a sum for the weights that dropout drops."""
+        """Text that rescales a sum to make up for the weights that dropout drops."""
         return " * rescale" if self.spec.dropout else ""
 
     @cached_property
     def shared_range(self) -> bool:
-        """Whether all heads of a group walk along the same queries, a matter of nothing that differs between them."""
+        """Whether all heads of a group visit the same queries: the range depends on nothing that differs among them."""
         by_head = {"h", *statements.targets(self.by_key.loads("head"))}
         if by_head & statements.reads(self.by_key.narrowed):
             return False
@@ -107,7 +107,7 @@ class Analysis:
 
 
 def analyse(spec: Spec) -> Analysis:
-    """Works out what a spec's terms mean for tiles."""
+    """Works out how the terms of a spec apply to tiles."""
     key_states, query_states = (found if (found := TileStates(spec, side)).any else None for side in SIDES)
     return Analysis(
         spec,

@@ -1,4 +1,4 @@
-"""The keyword arguments of `attention` that stem from a spec."""
+"""The keyword arguments of `attention` that come from a spec."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .names_in_code import names_in_code
 
 @dataclass(frozen=True)
 class Argument:
-    """A keyword argument of `attention` and `reference` that stems from a term, an input or the rope."""
+    """A keyword argument of `attention` and `reference` that comes from a term, an input or the rope."""
 
     name: str
     kind: Literal["tensor", "scalar"]
@@ -28,18 +28,18 @@ class Argument:
     grad: bool = False
     scan: bool = False
     optional: bool = False
-    default: str | None = None  # torch text of what kernels take where it is not given
-    value: str | None = None  # what a number is where it is not given, and each entry of a tensor
-    sizes: tuple[str, ...] = ()  # of a tensor that has a value: those of its axes, 1 where that stands for any
+    default: str | None = None  # torch text of what kernels use if it is not given
+    value: str | None = None  # the number, or each entry of the tensor, if it is not given
+    sizes: tuple[str, ...] = ()  # of a tensor that has a value: those of its axes, 1 for an axis that broadcasts
     minimum: float | None = None
     maximum: float | None = None
-    divides: bool = False  # whether whole numbers are divided by it, and its limits allow 0
+    divides: bool = False  # whether integers are divided by it, and its limits allow 0
     doc: str = ""
-    renamed: str = ""  # its name in code, where that is not what users call it
+    renamed: str = ""  # its name in code, if that is not the users' name
 
     @property
     def code(self) -> str:
-        """What generated code calls it."""
+        """Its name in generated code."""
         return self.renamed or self.name
 
     @property
@@ -48,9 +48,9 @@ class Argument:
         return self.kind == "tensor" and (self.optional or self.default is not None or self.value is not None)
 
     def made(self, **called: str) -> str:
-        """Torch text of what it is where a call leaves it out, over `heads`, `queries`, `keys`, `dtype` and `device`.
+        """Torch text of its value if a call leaves it out, over `heads`, `queries`, `keys`, `dtype` and `device`.
 
-        Of a value one entry is in memory, whatever the axes; `called` are the texts of what it reads.
+        A tensor of one value takes one entry of memory, whatever its axes; `called` has the texts for these names.
         """
         if self.default is not None:
             return self.default
@@ -62,12 +62,12 @@ class Argument:
 
     @property
     def pairs(self) -> bool:
-        """Whether it has a query and a key axis: leading axes may be missing then."""
+        """Whether it has a query and a key axis: leading axes may then be missing."""
         return {"query", "key"} <= {axis.kind for axis in self.axes}
 
 
 _DTYPES = {"int": "torch.int32", "bool": "torch.bool"}
-# beyond it the sums of two positions or bounds could leave int32
+# beyond this, the sum of two positions or bounds could overflow int32
 _MOST = {"int": LARGEST, "float": None}
 
 
@@ -78,7 +78,7 @@ def build(spec: Spec) -> tuple[Argument, ...]:
 
 
 def made_divisors(spec: Spec) -> tuple[tuple[str, str], ...]:
-    """What a spec makes of a call's numbers to divide whole ones by, as it writes it, and as Python; if it may be 0."""
+    """The computed divisors of integers that read only a call's numbers and may be 0: as in the spec, and as Python."""
     numbers = {option.keyword for option in spec.options} | {given.name for given in spec.inputs if not given.axes}
     limits, own = whole_numbers.limits(spec.inputs, spec.options), names_in_code(spec)
     ranges = whole_numbers.Ranges(limits)
@@ -92,7 +92,7 @@ def made_divisors(spec: Spec) -> tuple[tuple[str, str], ...]:
 
 
 def of_numbers(node: Node) -> Node:
-    """An expression over inputs without axes, which are Python's numbers where a call begins, as options are."""
+    """An expression with its inputs as options: at the start of a call, inputs without axes are Python numbers too."""
     if node.op == "input":
         return Node("option", (), node.value, node.type)
     return replace(node, args=tuple(map(of_numbers, node.args)))
@@ -113,7 +113,7 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
         code = own[option.keyword]
         yield Argument(option.keyword, "scalar", option.type, minimum=least, maximum=most, renamed=code)
     for given in spec.inputs:
-        # a number that is whole stays within what kernels count in
+        # an integer stays within the range in which kernels count
         least, most = (-LARGEST, LARGEST) if not given.axes and given.dtype == "int" else (None, None)
         yield Argument(
             given.name,
@@ -141,21 +141,21 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
 
 
 def _not_0(number: Argument) -> Argument:
-    """A number that whole ones are divided by."""
+    """A number by which integers are divided: a minimum of 0 becomes 1; else `divides` is set if limits allow 0."""
     if number.minimum == 0:
         return replace(number, minimum=1)
     return replace(number, divides=number.minimum is None or number.minimum < 0)
 
 
 def _sizes(given: Input, spec: Spec) -> tuple[str, ...]:
-    """Texts of the sizes of an input's axes, as a call stores them; 1 where that stands for any."""
+    """Texts of the sizes of an input's axes, as a call stores them; 1 for an axis that broadcasts."""
     broad, axes = storage.broad_axes(given, spec), storage.of(spec).kept(given)
     counts = {"query": "queries", "key": "keys", "token": "keys"}
     return tuple("1" if i in broad else counts.get(a.kind) or str(a.size) for i, a in enumerate(axes))
 
 
 def _default(given: Input) -> str:
-    """Torch text of what kernels work out, over heads, device and dtype."""
+    """Torch text of the default that kernels compute, over heads, device and dtype."""
     assert given.default is not None
     node, dtype = given.default, _DTYPES.get(given.dtype, "dtype")
     if not given.axes or not any(n.op == "var" and n.value == "h" for n in node.walk()):

@@ -1,4 +1,4 @@
-"""The loops in which a kernel visits the tiles of a range, each step a call of the function that handles one tile."""
+"""The loops in which a kernel visits the tiles of a range; each step calls the function that handles one tile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .tile_ranges import TileRange
 from .tile_states import TileStates
 
 Step = Callable[[str, str], Call]
-"""Makes the call for a tile: texts of whether it is mixed, and whether a sequence may end in it."""
+"""Makes the call for a tile, from the texts of whether it is mixed and whether a sequence may end in it."""
 
 
 @dataclass(frozen=True)
@@ -19,19 +19,19 @@ class Loops:
     """How the programs of a kernel visit the tiles of the other side."""
 
     tiles: TileRange
-    states: TileStates | None  # what tensors of the call tell of tiles, if any do
+    states: TileStates | None  # the states of tiles that the call's tensors determine, if any
     step: Step
-    joined: bool  # whether mixed and full tiles share a loop, the mask under a branch
+    joined: bool  # whether mixed and full tiles share a loop, with the mask under a branch
     tails: bool  # whether a tile may hold rows of the next sequence: such tiles have a loop of their own
-    narrowed: tuple[Block, ...] = ()  # what makes the range smaller
+    narrowed: tuple[Block, ...] = ()  # statements that narrow the range
     backwards: bool = False  # from the last tile to the first
-    full_if: str = ""  # what full tiles need besides
-    alike: bool = False  # whether that alone tells: then all tiles of a program are full, or all take a mask
+    full_if: str = ""  # a further condition for full tiles
+    alike: bool = False  # whether `full_if` alone decides: either all tiles of a program are full, or all take a mask
     masked: bool = False  # whether all tiles take the mask
     stages: int | None = None
     tail_stages: int | None = None
     tails_last: bool = False  # the wrong order makes the assembler serialize products
-    known: bool = False  # whether the range is worked out before
+    known: bool = False  # whether the range has been computed before the loops
 
     @property
     def start(self) -> str:
@@ -40,14 +40,14 @@ class Loops:
 
     @property
     def by_place(self) -> bool:
-        """Whether the range hangs on where the program's tile stands: a part of its rows may have another one then."""
+        """Whether the range depends on the program's tile, so that a part of its rows may have another range."""
         own = "q" if self.tiles.block == "BLOCK_N" else "k"
         told = self.states or len(self.tiles.ends) > 1
         return not told and not {f"{own}_first", f"{own}_last"}.isdisjoint(self.tiles.parameters)
 
     @property
     def range(self) -> tuple[Block, ...]:
-        """The statements that work the range out."""
+        """The statements that compute the range."""
         return self.range_for(self.visit)
 
     @property
@@ -56,7 +56,7 @@ class Loops:
         return (*self._short, *self._tiles)
 
     def range_for(self, walk: Iterable[Block]) -> tuple[Block, ...]:
-        """The statements that work the range out, as far as a walk over it needs to know of full tiles."""
+        """The statements that compute the range, with the limits of full tiles only if the loops over it read them."""
         if self.states:
             own = self.states.own
             given = (f"{self.states.ranges}_ptr", self.states.place, f"{own}_parts", f"{own}_start", BLOCKS[own])
@@ -77,7 +77,7 @@ class Loops:
 
     @property
     def _short(self) -> tuple[Block, ...]:
-        """The statements that leave a side's last tile no full ones where it is short."""
+        """The statements that count no tile as full if the program's own tile, the last of its side, is short."""
         if not self.full_if or not self.tiles.full or "full_last" not in reads(self._tiles):
             return ()
         return (
@@ -130,8 +130,8 @@ class Loops:
 
     @property
     def _apart(self) -> tuple[Block, ...]:
-        """Mixed tiles in loops of their own; backwards, whichever are mixed, keys are summed up in one order."""
-        # where all keys are seen, no row's own tile decides on which of them need a mask
+        """Mixed tiles in loops of their own; backwards, keys are summed in the same order whichever tiles are mixed."""
+        # if all keys are seen, which of them need a mask does not depend on a row's own tile
         loop = self._loop_back if self.backwards and not self.tiles.whole else self._loop
         after = loop("full_last", "last", mixed="True", tail="True")
         full = loop("full_first", "full_last", mixed="False", tail="False")
@@ -151,12 +151,12 @@ class Loops:
         return Loop("i", begin, end, body, stages or self.stages)
 
     def _loop_back(self, begin: str, end: str, *, mixed: str, tail: str) -> Loop:
-        # counted otherwise, such as by steps of -1, it has the assembler serialize products
+        # counting in another way, such as by steps of -1, makes the assembler serialize products
         body = (Statement(self.start, f"({end} - 1 - i) * {self.tiles.block}"), self.step(mixed, tail))
         return Loop("i", "0", f"{end} - {begin}", body, self.stages)
 
     def _by_state(self, states: TileStates) -> tuple[Block, ...]:
-        """Visits the tiles that the call's own tensors leave, a page of 32 words of 32 tiles at a time."""
+        """Visits the tiles that the call's tensors leave visible, a page of 32 words of 32 tiles at a time."""
         block = self.tiles.block
         narrowed = self.narrowed
         pages: list[Block] = [

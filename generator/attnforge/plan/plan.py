@@ -1,4 +1,4 @@
-"""A spec -> the plan that templates print: what each kernel takes, loads, visits, adds, masks and differentiates."""
+"""The plan that templates print, built from a spec: what each kernel takes, loads, visits, sums, masks and derives."""
 
 from __future__ import annotations
 
@@ -51,28 +51,28 @@ class Pass:
     """A backward kernel as the host launches it."""
 
     kernel: Kernel
-    condition: str  # whether some gradient that it makes is wanted; "" if it runs in any case
-    made: tuple[str, ...]  # statements that make its outputs
-    partial: tuple[tuple[str, str], ...]  # sums with values of each program, and the statements' texts that make them
-    apart: bool  # whether wide heads have one launch for each gradient that it makes
+    condition: str  # text of whether some gradient that it computes is wanted; "" if it always runs
+    made: tuple[str, ...]  # statements that allocate its outputs
+    partial: tuple[tuple[str, str], ...]  # sums with a value for each program, and the texts that allocate them
+    apart: bool  # whether wide heads take a separate launch for each gradient that it computes
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that templates know of a variant."""
+    """All that templates know about a variant."""
 
     analysis: Analysis  # its spec has the names in code for inputs and options
     arguments: tuple[Argument, ...]
-    divisors: tuple[tuple[str, str], ...]  # made of numbers of a call: as the spec writes them, and as Python
+    divisors: tuple[tuple[str, str], ...]  # computed from a call's numbers: as the spec writes them, and as Python
     kernels: PackageKernels
     sections: tuple[Section, ...]  # of the file of kernels
     tuned: tuple[tiles.Row | tiles.Limit, ...]  # of this variant alone
     tables: tiles.Tables
-    reach: Reach | None  # how far queries see, where masks hide early keys
-    hopper: Hopper | None  # the kernels for Hopper GPUs, where there are any
-    decode: Decode | None  # those of decoding, where the spec asks for them
-    decode_hopper: DecodeHopper | None  # the kernel of decoding for Hopper GPUs, where there is one
-    statistics: Statistics | None  # that of further results, where the spec asks for it
+    reach: Reach | None  # how far back queries see, if masks hide early keys
+    hopper: Hopper | None  # the kernels for Hopper GPUs, if there are any
+    decode: Decode | None  # the decode kernels, if the spec asks for them
+    decode_hopper: DecodeHopper | None  # the decode kernel for Hopper GPUs, if there is one
+    statistics: Statistics | None  # the kernel of further results, if the spec asks for it
 
     rotation = rotation
     positions = positions
@@ -89,33 +89,33 @@ class Plan:
 
     @property
     def far(self) -> str:
-        """The host's text of how far queries see, where numbers tell it and there are kernels for Hopper GPUs."""
+        """The host's text of how far back queries see, if numbers determine it and Hopper GPUs have kernels."""
         return self.reach.reach if self.reach and self.reach.known and self.hopper else ""
 
     def visible_keys(self, keys: int, numbers: Mapping[str, float]) -> int:
-        """How many of so many keys a query can see at most, as far as these numbers of a call tell a host."""
+        """The most of so many keys that a query can see, as far as the host can tell from these numbers of a call."""
         if not self.reach or not self.far or not numbers.keys() >= set(self.reach.numbers):
             return keys
         return min(keys, self.reach.of(numbers) + 1)
 
     @property
     def by_query(self) -> KernelTerms:
-        """The terms as kernels read them whose programs own queries."""
+        """The terms as read by kernels whose programs own queries."""
         return self.analysis.by_query
 
     @property
     def by_key(self) -> KernelTerms:
-        """The terms as kernels read them whose programs own keys."""
+        """The terms as read by kernels whose programs own keys."""
         return self.analysis.by_key
 
     @property
     def key_states(self) -> TileStates | None:
-        """How programs that own queries skip tiles by what the call gives."""
+        """The tile states by which programs that own queries skip tiles, based on the call's tensors."""
         return self.analysis.key_states
 
     @property
     def storage(self) -> Storage:
-        """How rows stand in the tensors of a call."""
+        """The layout of rows in the tensors of a call."""
         return self.analysis.storage
 
     @property
@@ -138,7 +138,7 @@ class Plan:
 
     @property
     def watched(self) -> tuple[TileRange, ...]:
-        """The walks that suites hold against the mask by themselves: those that lengths and numbers tell all of."""
+        """The tile ranges that suites check directly against the mask: lengths and numbers fully determine them."""
         if self.analysis.keys.whole or (self.key_states and self.key_states.ranged):
             return ()
         walks = {"k": self.analysis.keys, "q": self.analysis.queries}
@@ -147,10 +147,10 @@ class Plan:
 
     @property
     def folds_by_tile(self) -> bool:
-        """Whether a row's bits hang on where its tile begins.
+        """Whether the bits of a row's result depend on where its tile begins.
 
-        Differences of running sums are taken from a tile's first row; tiles that are looked at one by one are visited
-        with those that need a mask first.
+        Running sums are taken relative to a tile's first row; and if tiles are examined one by one, those that need a
+        mask are visited first.
         """
         one_by_one = self.key_states is not None and not self.key_states.ranged
         return one_by_one or any(given.scan for given in self.spec.inputs)
@@ -162,48 +162,48 @@ class Plan:
 
     @cached_property
     def decode_training(self) -> CachedTraining | None:
-        """How decoding has the bits of training, where it can."""
+        """How decoding has the bits of training, if it can."""
         if not self.decode or self.not_as_training:
             return None
         return CachedTraining(self.decode.spec, self.decode.arguments)
 
     @property
     def turned_apart(self) -> bool:
-        """Whether something beside attention runs the forward pass over queries and keys that are turned already."""
+        """Whether something besides attention runs the forward pass over queries and keys that are rotated already."""
         return self.spec.rope is not None and self.decode_training is not None
 
     # -- the host ------------------------------------------------------------------------------------------------
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """What the backward pass needs of the operator's tensors."""
+        """The operator's tensors that the backward pass needs."""
         given = (a.code for a in self.arguments if a.kind == "tensor")
         return ("q", "k", "v", *self.storage.cuts, *self.storage.entries, *given)
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """What the backward pass needs of the operator's numbers."""
+        """The operator's numbers that the backward pass needs."""
         return (*self.storage.limits, *(a.code for a in self.arguments if a.kind == "scalar"), "scale")
 
     @property
     def prepared(self) -> tuple[str, ...]:
-        """What the forward pass works out of its arguments before it attends, beside turned queries and keys."""
+        """The tensors that the forward pass computes before it attends, besides rotated queries and keys."""
         return (*self.kernels.sums, *(x.ranges for x in self.kernels.ranged))
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """What the forward pass leaves to the backward pass beside out and LSE."""
+        """The tensors that the forward pass saves for the backward pass, besides out and LSE."""
         turned = ("q_turned", "k_turned") if self.spec.rope else ()
         return (*self.prepared, *turned) if self.spec.algorithm.backward else ()
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """What tells a call from others as far as launches go: tensors by their shapes, numbers by their values."""
+        """The arguments that tell calls apart in the launch cache: tensors by their shapes, numbers by their values."""
         return (*self.tensors, *self.storage.limits, *(("_seed_kind(seed)",) if self.spec.dropout else ()))
 
     @property
     def bounding(self) -> tuple[str, ...]:
-        """What the host needs beside queries and keys to work out which tiles to skip."""
+        """The arguments besides q, k and v that the host needs to compute which tiles to skip."""
         kernels = (kernel for kernel in (self.kernels.bounds, self.kernels.ranges) if kernel)
         texts = (p.value for kernel in kernels for p in kernel.parts)
         read = names(*texts, *self.storage.longest, self.storage.sequences)
@@ -211,7 +211,7 @@ class Plan:
 
     @property
     def given_back(self) -> tuple[str, ...]:
-        """What a launch of the whole backward pass is handed: all that it reads, and what it fills in."""
+        """The arguments of a launch of the whole backward pass: all that it reads, and the results that it fills in."""
         launched = self.hopper.backward.launched if self.hopper and self.hopper.backward else ()
         texts = (text for kernel in launched for p in kernel.parts for text in (p.given, p.value))
         read = names(self.storage.tiled, *texts, *(kernel.grid for kernel in launched))
@@ -220,12 +220,12 @@ class Plan:
 
     @property
     def least_scale(self) -> str:
-        """The host's text of the least scale that kernels get which take maxima before they scale; "" if none does."""
+        """The host's text of the least scale for kernels that take maxima before they scale; "" if none does."""
         return additions.LEAST_SCALE if self.hopper and self.hopper.added else "" if self.spec.scores else "1e-37"
 
     @property
     def floats(self) -> tuple[Argument, ...]:
-        """The tensors beside q, k and v that a caller could want a gradient of."""
+        """The tensors besides q, k and v whose gradient a caller could want."""
         return tuple(a for a in self.arguments if (a.kind, a.dtype) == ("tensor", "float"))
 
     @property
@@ -235,28 +235,28 @@ class Plan:
 
     @property
     def summed_at_once(self) -> tuple[Sum, ...]:
-        """The gradients of inputs that the kernels make on Hopper GPUs which make those of q, k and v at once."""
+        """The inputs' gradients from the kernels for Hopper GPUs that compute those of q, k and v all at once."""
         return self.hopper.backward.sums.all if self.hopper and self.hopper.backward else ()
 
     @property
     def at_once(self) -> str:
-        """The host's text of which calls such kernels may serve by what learns: they make some sums alone."""
+        """The host's text of whether such kernels may serve a call: it wants no gradient that they do not compute."""
         made = set(self.summed_at_once)
         return " and ".join(f"not wanted[{i}]" for i, one in enumerate(self.learned, 3) if not one.made_of(made))
 
     @property
     def learned_names(self) -> tuple[str, ...]:
-        """The learned inputs, and the sinks where there are any."""
+        """The learned inputs, and the sinks if there are any."""
         return (*(r.input.name for r in self.learned), *(("sinks",) if self.spec.sink else ()))
 
     @property
     def learned_places(self) -> tuple[int, ...]:
-        """Where q, k, v and what is learned besides stand among the operator's arguments."""
+        """The indices of q, k, v and the other learned arguments among the operator's arguments."""
         return tuple(self.tensors.index(name) for name in ("q", "k", "v", *self.learned_names))
 
     @cached_property
     def common(self) -> CommonValues:
-        """What the kernels of attention and its gradients take alike."""
+        """The values that the kernels of attention and its gradients have in common."""
         names = (*self.tensors, *self.prepared, *self.numbers, "lse", "block_m", "block_n")
         passes = self.passes
         return common_values.of([self.kernels.forward, *(one.kernel for one in passes)], names)
@@ -282,30 +282,30 @@ class Plan:
         )
 
     def _count(self, x: str) -> str:
-        """Text of how many rows a tensor has."""
+        """Text of the number of rows of a tensor."""
         return f"{x}.shape[{self.storage.outer.index('token')}]"
 
     @property
     def room_for_sums(self) -> tuple[str, ...]:
-        """The host's statements that make room for what is summed up at once."""
+        """The host's statements that allocate the gradients in `summed_at_once`."""
         return tuple(map(self._room, self.summed_at_once))
 
     @cached_property
     def _places(self) -> dict[Sum, int]:
-        """Where what sums are part of stands among the gradients."""
+        """For each sum, the index of the gradient that it is part of."""
         return {s: 3 + i for i, r in enumerate(self.learned) for s in r.sums}
 
     def _wanted(self, total: Sum) -> str:
-        """The end of an expression that makes room for a sum: where the call wants it, else there is none."""
+        """The end of an expression that allocates a sum: it is None unless the call wants the sum."""
         idle = any(total in r.idle for r in self.learned)
         return f" if wanted[{self._places[total]}]{' and dlse is not None' if idle else ''} else None"
 
     def _room(self, total: Sum) -> str:
-        """The statement that makes room for a sum of each row."""
+        """The statement that allocates a sum for each row."""
         access = total.access
         entries = f", {math.prod(access.input.sizes)}" if access.form == "entry" else ""
-        # a token that no query stands at keeps a gradient of 0, as does what no packed sequence has; programs that own
-        # keys add to sums of rows
+        # a token at whose position there is no query keeps a gradient of 0, as do rows of no packed sequence; programs
+        # that own keys add to the sums of rows
         added = access.tie == "q" and (access.row_axis.kind == "token" or total in self.summed_at_once)
         gaps = added or self.storage.cut
         kind = "new_zeros" if access.form == "entry" or gaps else "new_empty"
@@ -331,13 +331,13 @@ class Plan:
             elif s not in self.summed_at_once:
                 lines.append(self._room(s))
         lines += [f"{name} = None" for name, _ in partial]
-        # the first one makes delta, which the others read
+        # the first one computes delta, which the others read
         condition = "" if kernel is self.kernels.own.dq else " or ".join(f"wanted[{i}]" for i in wanted)
         return Pass(kernel, condition, tuple(lines), tuple(partial), len(made) > 1)
 
 
 def _with_room(made: dict[int, tuple[str, str]]) -> str:
-    """Text that makes room for gradients which a kernel stores, also where nobody wants them."""
+    """Text that allocates the gradients that a kernel stores, even those that are not wanted."""
     if len(made) == 1:
         ((i, (grad, x)),) = made.items()
         return f"{grad} = {grad} if wanted[{i}] else runtime.empty_like({x})"
@@ -347,7 +347,7 @@ def _with_room(made: dict[int, tuple[str, str]]) -> str:
 
 
 def build(spec: Spec) -> Plan:
-    """Works out all that the templates print."""
+    """Computes all that the templates print."""
     taken, divided, spec = arguments.build(spec), arguments.made_divisors(spec), in_code(spec)
     analysis = analyse(spec)
     kernels = PackageKernels(analysis)

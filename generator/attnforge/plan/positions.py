@@ -1,4 +1,4 @@
-"""The positions of rows: keys are counted from a sequence's first one, queries from that of the first query."""
+"""The positions of rows: keys count from a sequence's first key, queries from the first query's position."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .sides import BLOCKS, OTHER, Side
 from .statements import Statement
 
 BEGIN = "q_begin"
-"""The name of the position of a sequence's first query; its storage has the text."""
+"""The name of the position of a sequence's first query; the storage has the text that computes it."""
 FIRST = Node("var", (), BEGIN, "int")
 """The same as an expression."""
 
@@ -18,12 +18,12 @@ def of(row: str) -> str:
 
 
 def row(position: str) -> str:
-    """Text of the row of the query at a position."""
+    """Text of the row of the query at this position."""
     return f"{position} - {BEGIN}"
 
 
 def ends(side: Side, start: str) -> tuple[Statement, Statement]:
-    """The statements that make the first and the last position of a tile of a side; `start` is its first row."""
+    """The statements that compute the first and last position of one side's tile; `start` is its first row."""
     first, past = (of(start), of("q_len")) if side == "q" else (start, "k_len")
     last = f"tl.minimum({side}_first + {BLOCKS[side]}, {past}) - 1"
     return Statement(f"{side}_first", first), Statement(f"{side}_last", last)
@@ -35,7 +35,7 @@ def of_first(side: Side) -> str:
 
 
 def as_floats(down: Side) -> Statement:
-    """The statement that makes floats as far apart as a tile's positions are; one side's rows run down the tile."""
+    """The statement that makes floats with the same differences as a tile's positions; `down` runs down the tile."""
     across = OTHER[down]
     first = "k_start" if across == "k" else "q_first"
     value = f"moved({down}_pos[:, None], {across}_pos[None, :], {first})"

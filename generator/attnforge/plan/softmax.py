@@ -1,4 +1,4 @@
-"""Statements of the softmax: what its running values begin with, and which weights dropout keeps."""
+"""Statements of the softmax: the initial running values, and the weights that dropout keeps."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def start(
     layouts: tuple[str, str] = ("", ""),
     sums: str = "8",
 ) -> tuple[Block, ...]:
-    """The statements that make the running maximum `m` and the partial sums `l` of rows that have seen no key.
+    """The statements that initialise the running maximum `m` and the partial sums `l` of rows that have seen no key.
 
-    `full` makes a tile of one value, of so many `rows`; `layouts` end its arguments, for `m` and for `l`; rows of `l`
-    have so many partial `sums`.
+    `full` is the function that makes a tile of one value, `rows` its number of rows, and `layouts` the last arguments
+    for `m` and for `l`; a row of `l` has `sums` partial sums.
     """
     of_rows, of_sums = (f", {layout}" if layout else "" for layout in layouts)
 
@@ -43,42 +43,42 @@ def start(
 
 
 def unseen(spec: Spec, instead: str = "0") -> tuple[Block, ...]:
-    """Why the maximum of a row that has seen nothing is not what scores are measured from, but something `instead`."""
+    """The comment on why `instead`, not the maximum, is subtracted from scores of a row that has seen nothing."""
     what = "neither key nor sink" if spec.sink else "no key yet"
     return (Comment(f"a row that has seen {what} has m = -inf: subtract {instead} instead, as -inf - -inf is NaN"),)
 
 
 def empty(spec: Spec) -> tuple[Block, ...]:
-    """What comes of rows without keys."""
+    """The comment on the results of rows without keys."""
     return (Comment(f"rows without keys: out is 0, the LSE {'is the sink' if spec.sink else 'makes every weight 0'}"),)
 
 
 def kept(terms: KernelTerms) -> str:
-    """Text of which of a tile's weights dropout keeps."""
+    """Text of the mask of a tile's weights that dropout keeps."""
     drawn = f"kept(seed, drop_below, b, h, {storage.of(terms.spec).drawn}, k_start, k_pos.shape[0])"
     return drawn + (".T" if terms.down == "k" else "")
 
 
 def kept_anywhere(terms: KernelTerms) -> str:
-    """The same in tiles that begin anywhere where the call tells which rows a batch entry has."""
+    """The same for tiles that may begin anywhere if the call says which rows a batch entry has."""
     alone = f"kept_alone(seed, drop_below, b, h, {storage.of(terms.spec).drawn}, k_pos)"
     return f"({kept(terms)} if entries_ptr is None else {alone})"
 
 
 def weights(spec: Spec) -> str:
-    """The name of the weights that values are multiplied by."""
+    """The name of the weights by which values are multiplied."""
     return "used" if spec.dropout else "p"
 
 
 def used(terms: KernelTerms) -> tuple[Block, ...]:
-    """The statements that make these weights in a forward step."""
+    """The statements that compute these weights in a forward step."""
     if not terms.spec.dropout:
         return ()
     return (Statement("used", f"p if seed is None else tl.where({kept(terms)}, p, 0.0)"),)
 
 
 def used_again(terms: KernelTerms) -> tuple[Block, ...]:
-    """The statements that make them in a backward step which needs both weights and their gradient."""
+    """The statements that compute them in a backward step that needs both the weights and their gradient."""
     if not terms.spec.dropout:
         return ()
     drawn = (Statement("stays", kept(terms)), Statement("used", "tl.where(stays, p, 0.0)"))
@@ -86,7 +86,7 @@ def used_again(terms: KernelTerms) -> tuple[Block, ...]:
 
 
 def passed_back(terms: KernelTerms, stays: str = "") -> tuple[Block, ...]:
-    """The statements that take the gradient of the weights, `dp`, back through dropout."""
+    """The statements that take the gradient of the weights, `dp`, back through dropout; `stays` is the kept mask."""
     if not terms.spec.dropout:
         return ()
     return (Branch(_DRAWN, (Statement("dp", f"tl.where({stays or kept(terms)}, dp * rescale, 0.0)"),)),)

@@ -1,4 +1,4 @@
-"""Statements of kernels: assignments that know what they read, and the loops and branches around them."""
+"""Statements of kernels: assignments that know the names they read, and the loops and branches around them."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from typing import Literal
 _WIDEST = 100  # characters of a term's label on a line
 
 Place = tuple[Literal["mask", "score"], int]
-"""A term by its place among the masks or the scores of a spec."""
+"""A term, identified by its index among the masks or the scores of a spec."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """An assignment, or without a target a call."""
+    """An assignment, or a call if there is no target."""
 
     target: str  # a name, or several
     value: str
     sign: Literal["=", "+=", "-=", "&="] = "="
-    label: str = ""  # of the term that it makes the value of
-    heading: str = ""  # of the term whose statements it opens
-    condition: str = ""  # when it runs at all
-    shape: str = ""  # of a tile or a vector that it sets
-    serves: frozenset[Place] = frozenset()  # the terms without which it would not be there, or be another
+    label: str = ""  # of the term whose value it computes
+    heading: str = ""  # of the term whose statements begin with it
+    condition: str = ""  # under which it runs; "" if it always does
+    shape: str = ""  # of the tile or vector that it sets
+    serves: frozenset[Place] = frozenset()  # the terms without which it would be absent or different
 
     @property
     def reads(self) -> frozenset[str]:
-        """The names in its value, in the condition, and what it adds to."""
+        """The names in its value and condition, and the target if it updates that one."""
         return names(self.value, self.condition, "" if self.sign == "=" else self.target)
 
     def of(self, wanted: Collection[str]) -> Statement:
-        """What it sets of these names, if each has a value of its own; with brackets, which may hold commas, all."""
+        """The part that sets these names, if each target has its own value; all of it if the value has brackets."""
         targets, values = self.target.split(", "), self.value.split(", ")
         if set("([{").intersection(self.value) or len(values) != len(targets):
             return self
@@ -53,7 +53,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function that takes too many arguments for one a line: they fill lines, out of black's reach."""
+    """A call with too many arguments for one on each line: they fill whole lines, which black is told to skip."""
 
     target: str
     function: str
@@ -73,7 +73,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Bundle:
-    """Values that travel as one tuple, packed or unpacked under the same names."""
+    """Values that are passed as one tuple, and packed or unpacked under the same names."""
 
     name: str
     values: tuple[str, ...]
@@ -81,12 +81,12 @@ class Bundle:
 
     @property
     def packed(self) -> Bundle:
-        """The same where the tuple is made."""
+        """The same values, packed into the tuple."""
         return dataclasses.replace(self, packs=True)
 
     @property
     def reads(self) -> frozenset[str]:
-        """The names of the values, or of the tuple."""
+        """The names of the values if it packs them, else that of the tuple."""
         return names(*self.values) if self.packs else frozenset({self.name})
 
     def lines(self) -> Iterator[str]:
@@ -104,7 +104,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Comment:
-    """A line that says why what follows is done."""
+    """A comment line that gives the reason for the code below it."""
 
     text: str
     reads = frozenset[str]()
@@ -116,18 +116,18 @@ class Comment:
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop over whole numbers."""
+    """A loop over integers."""
 
     index: str
     begin: str
     end: str
     body: tuple[Block, ...]
-    stages: int | str | None = None  # None: as the launch says
-    static: bool = False  # whether the compiler writes it out
+    stages: int | str | None = None  # None: as set by the launch
+    static: bool = False  # whether the compiler unrolls it
 
     @property
     def reads(self) -> frozenset[str]:
-        """The names in its ends and its body."""
+        """The names in its limits and its body."""
         return names(self.begin, self.end) | reads(self.body)
 
     def lines(self) -> Iterator[str]:
@@ -141,7 +141,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Branch:
-    """One of two blocks by a condition."""
+    """One of two blocks, chosen by a condition."""
 
     condition: str
     then: tuple[Block, ...]
@@ -165,34 +165,34 @@ Block = Statement | Call | Bundle | Comment | Loop | Branch
 
 
 def filled(words: Iterable[str], width: int) -> list[str]:
-    """Words behind one another with commas between, on lines of so many letters; a word keeps together."""
+    """Words joined by commas, on lines of at most `width` characters; no word is broken."""
     text = ", ".join(word.replace(" ", "\u00a0") for word in words)
     found = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\u00a0", " ") for line in found]
 
 
 def typed(parameters: Iterable[str]) -> list[str]:
-    """Parameters of a jitted function as its head has them: names in capitals are sizes that the compiler knows."""
+    """Parameters as in a jitted function's signature: names in capitals are sizes known at compile time."""
     return [f"{name}: tl.constexpr" if name.isupper() else name for name in parameters]
 
 
 def names(*texts: str) -> frozenset[str]:
-    """The names, and whatever else is a word, in texts of code."""
+    """The names and all other words in texts of code."""
     return frozenset(word for text in texts for word in re.findall(r"\w+", text))
 
 
 def reads(blocks: Iterable[Block]) -> frozenset[str]:
-    """The names that any of them reads."""
+    """The names that any of the blocks reads."""
     return frozenset(name for block in blocks for name in block.reads)
 
 
 def targets_of(ends: Iterable[str], read: Container[str]) -> str:
-    """Text of what a call's results are called: `_` for those that nothing reads."""
+    """Text of the targets of a call's results: `_` for those that nothing reads."""
     return ", ".join(end if end in read else "_" for end in ends)
 
 
 def needed(candidates: Iterable[Statement], read: Iterable[str]) -> tuple[Statement, ...]:
-    """Those of some statements that others need, which read these names; of several names that one sets, likewise."""
+    """The candidates on which the names in `read` depend, directly or not, without targets that nothing needs."""
     wanted, found = set(read), []
     for candidate in reversed(tuple(candidates)):
         if wanted.intersection(candidate.target.split(", ")):
@@ -203,17 +203,17 @@ def needed(candidates: Iterable[Statement], read: Iterable[str]) -> tuple[Statem
 
 
 def serving(places: Iterable[Place], statements: Iterable[Statement]) -> tuple[Statement, ...]:
-    """The same statements, as those of some terms."""
+    """The same statements, marked as serving these terms."""
     return tuple(dataclasses.replace(statement, serves=frozenset(places)) for statement in statements)
 
 
 def targets(statements: Iterable[Statement]) -> tuple[str, ...]:
-    """What they set, in order."""
+    """The targets of the statements, in order."""
     return tuple(statement.target for statement in statements)
 
 
 def lines(blocks: Iterable[Block]) -> list[str]:
-    """The lines of statements in a kernel, one after the other; a shape stands above all that have it."""
+    """The lines of statements in a kernel; a comment with their shape precedes each run of statements that share it."""
     found: list[str] = []
     shape = ""
     for block in blocks:
@@ -226,12 +226,12 @@ def lines(blocks: Iterable[Block]) -> list[str]:
 
 
 def code_names(*bodies: Iterable[Block]) -> frozenset[str]:
-    """All names in the code of statements; what comments say of terms names nothing."""
+    """All names in the code of statements, without the words of comments."""
     return names(*(line.partition("#")[0] for body in bodies for line in lines(body)))
 
 
 def labelled(code: str, label: str) -> list[str]:
-    """Lines of code with all of a term's label: at the end, or above where it is long."""
+    """A line of code with a term's whole label: at its end, or on lines above it if the label is long."""
     text = " ".join(label.split())
     if len(text) <= _WIDEST:
         return [f"{code}  # {text}"]
@@ -240,6 +240,6 @@ def labelled(code: str, label: str) -> list[str]:
 
 
 def label(text: str) -> str:
-    """A term's label as the end of a line of code."""
+    """A term's label, shortened to fit at the end of a line of code."""
     text = " ".join(text.split())
     return text if len(text) <= 60 else text[:57] + "..."

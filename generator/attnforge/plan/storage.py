@@ -1,4 +1,4 @@
-"""How rows stand in the tensors of a call: a batch of equal lengths, or sequences packed one behind the other."""
+"""The layout of rows in the tensors of a call: a batch of equal lengths, or sequences packed one after another."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from .statements import Block, Branch, Statement
 class Dense:
     """Tensors with an axis of batch entries: (B, T, H, D)."""
 
-    entry = "batch entry"  # what programs take one of
-    lead = ("b",)  # what leads to a head's rows, beside the head
+    entry = "batch entry"  # a program handles one of these
+    lead = ("b",)  # the leading indices of a head's rows, besides the head
     outer = ("batch", "token", "head")  # the axes before the columns
     longest = ("q.shape[1]", "k.shape[1]")  # texts of how many queries and keys the longest sequence has
     functions = jitted("portable/loads", "find_entry", "load_tile")  # that its texts call
     cut = False  # whether sequences share an axis, so that a tile may reach into the next one
-    cuts = ()  # the tensors that tell where they begin
-    entries: ClassVar[tuple[str, ...]] = ("entries",)  # the tensor that tells it where a call may leave rows out
-    limits = ()  # the numbers that tell how long they are
-    sequences = "q.shape[0]"  # text of how many there are
-    heads = "q.shape[0], q.shape[2]"  # text of how many batch entries and heads there are
-    counted = ("q", "k")  # what tells how many parts of queries and of keys there are
-    # text of how many rows a tensor has that holds whole tiles for each sequence and head
+    cuts = ()  # the tensors that say where sequences begin
+    entries: ClassVar[tuple[str, ...]] = ("entries",)  # the tensor that says it instead if a call leaves rows out
+    limits = ()  # the numbers that say how long sequences are
+    sequences = "q.shape[0]"  # text of the number of sequences
+    heads = "q.shape[0], q.shape[2]"  # text of the numbers of batch entries and heads
+    counted = ("q", "k")  # the arguments that determine the numbers of parts of queries and of keys
+    # text of the number of rows of a tensor that holds whole tiles for each sequence and head
     tiled = "q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m"
     nothing = "out.numel() == 0 or k.numel() == 0"  # text of whether no query sees a key
     # text of whether descriptors can read values of queries by position: from multiples of 16 bytes on
     level = "entries is None and (k.shape[1] - q.shape[1]) % 8 == 0"
-    left_out = "entries"  # what tells that rows are left out: descriptors cannot mask rows
-    whole = "entries is None"  # text of whether none is
-    drawn = "row + drawn"  # text of the rows by which dropout draws
+    left_out = "entries"  # the argument that, if given, leaves rows out: descriptors cannot mask rows
+    whole = "entries is None"  # text of whether no row is left out
+    drawn = "row + drawn"  # text of the row numbers from which dropout draws
     # text of the position of the first query
     begin = "k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)"
 
-    # what callers read and give
+    # for the interface: what callers read and pass
     axes = ("batch", "tokens", "heads", "head size")  # of q, k and v
     shapes = ("q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv); out is (B, Tq, Hq, Dv).",)  # lines
     lse = "(B, Hq, Tq)"
     totals = ("Tq", "Tk")  # the numbers of queries and of keys
-    keywords = ("k_lens", "k_starts", "q_start")  # that tell where sequences begin and how long they are
+    keywords = ("k_lens", "k_starts", "q_start")  # that say where sequences begin and how long they are
 
     head_offset = "(tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head)"
 
     def leading(self, entry: str = "b", own: str = "h") -> str:
-        """Text of what leads to a head's rows: something of the batch entry, then of the head."""
+        """Text of the leading indices of a head's rows: `entry` for the batch entry, then `own` for the head."""
         return f"{entry}, {own}"
 
     def tile(self, x: str, side: Side, head: str, rows: str, columns: str) -> str:
@@ -59,7 +59,7 @@ class Dense:
         return f"load_tile({x}_desc, b, {head}, {ends}, {rows}, {columns})"
 
     def coordinates(self, side: Side, head: str, start: str) -> str:
-        """Text of where a descriptor finds a tile whose first row is given within the sequence."""
+        """Text of a descriptor's coordinates for a tile; `start` is its first row, counted within the sequence."""
         return f"b, {head}, {side}_offset + {start}, 0"
 
     def found(self, own: str = "") -> tuple[Statement, ...]:
@@ -67,7 +67,7 @@ class Dense:
         return (Statement("q_offset, q_len, k_offset, k_len", "find_entry(entries_ptr, b, q_total, k_total)"),)
 
     def tokens(self) -> tuple[Statement, ...]:
-        """The statements by which a program that sums along tokens finds those of its head."""
+        """The statements with which a program that sums along tokens locates those of its head."""
         first = f"{self.offset('k', 'x', 'token')} + h.to(tl.int64) * x_stride_head"
         return (
             Statement("_, _, k_offset, count", "find_entry(entries_ptr, b, 0, k_total)"),
@@ -75,62 +75,62 @@ class Dense:
         )
 
     def sums(self) -> tuple[Statement, ...]:
-        """The statements by which it finds their sums, in four parts of `k_rows`."""
+        """The statements with which it locates their sums, in four parts of `k_rows` values."""
         place = "tl.program_id(0).to(tl.int64) * 4 * k_total"
         return Statement("k_rows", "k_total"), Statement("sums_ptr", place, "+=")
 
     def dsums(self) -> tuple[Statement, ...]:
-        """The statements by which it finds the gradients of their sums, and of themselves."""
+        """The statements with which it locates the gradients of their sums, and their own gradients."""
         place = "tl.program_id(0).to(tl.int64) * k_total"
         return Statement("dsums_ptr", place, "+="), Statement("dx_ptr", f"{place} + k_offset", "+=")
 
     def token_sizes(self, sums: str) -> Iterator[Parameter]:
-        """What tells it how many tokens there are; `sums` is what the host calls the sums, or their gradient."""
+        """The parameters that give it the number of tokens; `sums` is the host's name of the sums or their gradient."""
         yield Parameter("entries_ptr", "*i32", "entries", absent=True)
         yield Parameter("k_total", "i32", "x.shape[-1]")
 
     def rows(self, side: Side) -> str:
-        """Text of the first of a sequence's rows in out, dq, dk and dv."""
+        """Text of the index of a sequence's first row in out, dq, dk and dv."""
         return f"(b.to(tl.int64) * {side}_total + {side}_offset)"
 
     def ahead(self, side: Side, stride: str, own: bool = False) -> str:
-        """Text of how far a sequence's rows begin from a head's; `own`: in one of the package's own tensors."""
+        """Text of the offset of a sequence's rows from the head's first; `own`: in one of the package's own tensors."""
         return "" if own else f"tl.cast({side}_offset, tl.int64) * {stride}"
 
     def offset(self, side: Side, x: str, axis: str) -> str:
-        """Text of how far a sequence begins from a tensor's first value; `axis` is what the tensor calls its rows."""
+        """Text of a sequence's offset from a tensor's first value; `axis` is the tensor's name for its axis of rows."""
         return f"b.to(tl.int64) * {x}_stride_batch + {self.ahead(side, f'{x}_stride_{axis}')}"
 
     def beyond(self, side: Side) -> tuple[Block, ...]:
-        """Sends programs home whose tile is behind the end of their sequence."""
+        """The statements that end programs whose tile lies past the end of their sequence."""
         return (Branch("entries_ptr is not None", _beyond(side)),)
 
     @property
     def head_rows(self) -> str:
-        """Text of the first of a head's rows in lse and delta, where descriptors can read."""
+        """Text of the index of a head's first row in lse and delta, which descriptors can read from there."""
         return "(b.to(tl.int64) * Hq + h) * q_total + q_offset"
 
     @property
     def tiled_rows(self) -> str:
-        """Text of the first of a head's rows in a tensor that has whole tiles for each sequence."""
+        """Text of the index of a head's first row in a tensor that has whole tiles for each sequence."""
         return "(b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M"
 
     def head_tokens(self, given: Input) -> str:
-        """Text of the first of a head's tokens in an input's gradient."""
+        """Text of the index of a head's first token in an input's gradient."""
         return "(b.to(tl.int64) * Hq + h) * k_total" if given.scan else self.head_keys
 
     @property
     def head_keys(self) -> str:
-        """Text of the first of a head's keys in what has a value for each key and query head."""
+        """Text of the index of a head's first key in a tensor with a value for each key and query head."""
         return "(b.to(tl.int64) * Hq + h) * k_total + k_offset"
 
     @property
     def head_queries(self) -> str:
-        """Text of the first of a head's queries in an input's gradient."""
+        """Text of the index of a head's first query in an input's gradient."""
         return "row_base"
 
     def place(self, side: Side) -> tuple[str, ...]:
-        """What a step along one side needs to find that side's rows."""
+        """The names that a step along one side needs to locate that side's rows."""
         return "b", f"{side}_offset"
 
     def kept(self, given: Input) -> tuple[Axis, ...]:
@@ -138,23 +138,23 @@ class Dense:
         return given.axes
 
     def summed(self, given: Input) -> tuple[Axis, ...]:
-        """The axes of an input's running sums: entries that share values may begin and end at others of them."""
+        """The axes of an input's running sums, batch included: entries that share values may cover different tokens."""
         return given.axes if "batch" in given.kinds else (Axis("batch"), *given.axes)
 
     def sizes(self) -> Iterator[Parameter]:
-        """What tells kernels the lengths."""
+        """The parameters that give kernels the lengths."""
         yield Parameter("entries_ptr", "*i32", "entries", absent=True)
         yield Parameter("q_total", "i32", "q.shape[1]")
         yield Parameter("k_total", "i32", "k.shape[1]")
 
     def aligned(self) -> Iterator[Parameter]:
-        """What tells kernels where heads begin in the LSE and delta."""
+        """The parameters that give kernels the beginnings of heads in the LSE and delta."""
         yield from ()
 
 
 @dataclass(frozen=True)
 class AllRows(Dense):
-    """The same for kernels that no call runs which leaves rows out: a sequence has all rows of its batch entry."""
+    """The same for kernels that are never run with rows left out: a sequence has all rows of its batch entry."""
 
     entries = ()
     left_out = whole = ""
@@ -165,11 +165,11 @@ class AllRows(Dense):
         return tuple(Statement(f"{side}_offset, {side}_len", f"0, {side}_total") for side in SIDES)
 
     def beyond(self, side: Side) -> tuple[Block, ...]:
-        """Sends no program home: a grid has no tile behind the end of its sequence."""
+        """No statements: a grid has no tile past the end of its sequence."""
         return ()
 
     def sizes(self) -> Iterator[Parameter]:
-        """What tells kernels the lengths."""
+        """The parameters that give kernels the lengths."""
         return (size for size in super().sizes() if not size.absent)
 
 
@@ -207,7 +207,7 @@ class Packed:
     head_offset = "tl.cast(h, tl.int64) * stride_head"
 
     def leading(self, entry: str = "b", own: str = "h") -> str:
-        """Text of what leads to a head's rows: something of the batch entry, then of the head."""
+        """Text of the leading indices of a head's rows: `entry` for the batch entry, then `own` for the head."""
         return own
 
     def tile(self, x: str, side: Side, head: str, rows: str, columns: str) -> str:
@@ -216,11 +216,11 @@ class Packed:
         return f"load_tile({x}_desc, {head}, {ends}, {rows}, {columns})"
 
     def coordinates(self, side: Side, head: str, start: str) -> str:
-        """Text of where a descriptor finds a tile whose first row is given within the sequence."""
+        """Text of a descriptor's coordinates for a tile; `start` is its first row, counted within the sequence."""
         return f"{head}, {side}_offset + {start}, 0"
 
     def found(self, own: str = "") -> tuple[Statement, ...]:
-        """The statements that find a sequence; `own`: the sides of which kernels use vectors of the package's own."""
+        """The statements that find a sequence; `own`: the sides for which kernels use the package's own vectors."""
         found = []
         for side in SIDES:
             rows = f"find_rows(cu_seqlens_{side}_ptr, b, {side}_total)"
@@ -231,7 +231,7 @@ class Packed:
         return tuple(found)
 
     def tokens(self) -> tuple[Statement, ...]:
-        """The statements by which a program that sums along tokens finds those of its head."""
+        """The statements with which a program that sums along tokens locates those of its head."""
         first = "h.to(tl.int64) * x_stride_head + offset.to(tl.int64) * x_stride_token"
         return (
             Statement("offset, past", "find_rows(cu_seqlens_ptr, b, k_total)"),
@@ -241,71 +241,71 @@ class Packed:
         )
 
     def sums(self) -> tuple[Statement, ...]:
-        """The statements by which it finds their sums, in four parts of `k_rows`."""
+        """The statements with which it locates their sums, in four parts of `k_rows` values."""
         return (Statement("sums_ptr", "h.to(tl.int64) * 4 * k_rows + aligned", "+="),)
 
     def dsums(self) -> tuple[Statement, ...]:
-        """The statements by which it finds the gradients of their sums, and of themselves."""
+        """The statements with which it locates the gradients of their sums, and their own gradients."""
         places = {"dsums_ptr": "h.to(tl.int64) * k_rows + aligned", "dx_ptr": "h.to(tl.int64) * k_total + offset"}
         return tuple(Statement(ptr, place, "+=") for ptr, place in places.items())
 
     def token_sizes(self, sums: str) -> Iterator[Parameter]:
-        """What tells it how many tokens there are, and where sequences begin."""
+        """The parameters that give it the number of tokens and the beginnings of sequences."""
         yield Parameter("cu_seqlens_ptr", "*i32", "cu_seqlens_k")
         yield Parameter("k_total", "i32", "x.shape[-1]")
         yield Parameter("k_rows", "i32", f"{sums}.shape[-1]")
 
     @staticmethod
     def boundary(offset: str) -> str:
-        """Text of where a sequence begins in vectors of the package's own: descriptors read from multiples of 4."""
+        """Text of where a sequence begins in the package's own vectors: descriptors read from multiples of 4."""
         return f"({offset} // 4 + b) * 4"
 
     def rows(self, side: Side) -> str:
-        """Text of the first of a sequence's rows in out, dq, dk and dv."""
+        """Text of the index of a sequence's first row in out, dq, dk and dv."""
         return f"{side}_offset.to(tl.int64)"
 
     def ahead(self, side: Side, stride: str, own: bool = False) -> str:
-        """Text of how far a sequence's rows begin from a head's; `own`: in one of the package's own tensors."""
+        """Text of the offset of a sequence's rows from the head's first; `own`: in one of the package's own tensors."""
         return f"{side}_{'aligned' if own else 'offset'}.to(tl.int64) * {stride}"
 
     def offset(self, side: Side, x: str, axis: str) -> str:
-        """Text of how far a sequence begins from a tensor's first value; `axis` is what the tensor calls its rows."""
+        """Text of a sequence's offset from a tensor's first value; `axis` is the tensor's name for its axis of rows."""
         return self.ahead(side, f"{x}_stride_{axis}")
 
     def beyond(self, side: Side) -> tuple[Block, ...]:
-        """Sends programs home whose tile is behind the end of their sequence."""
+        """The statements that end programs whose tile lies past the end of their sequence."""
         return _beyond(side)
 
     @property
     def head_rows(self) -> str:
-        """Text of the first of a head's rows in lse and delta, where descriptors can read."""
+        """Text of the index of a head's first row in lse and delta, which descriptors can read from there."""
         return "tl.cast(h, tl.int64) * q_rows + q_aligned"
 
     @property
     def tiled_rows(self) -> str:
-        """Text of the first of a head's rows in a tensor that has whole tiles for each sequence."""
+        """Text of the index of a head's first row in a tensor that has whole tiles for each sequence."""
         return "(tl.cast(h, tl.int64) * (q_total // BLOCK_M + sequences) + q_offset // BLOCK_M + b) * BLOCK_M"
 
     def head_tokens(self, given: Input) -> str:
-        """Text of the first of a head's tokens in an input's gradient."""
+        """Text of the index of a head's first token in an input's gradient."""
         return "tl.cast(h, tl.int64) * k_rows + k_aligned" if given.scan else self.head_keys
 
     @property
     def head_keys(self) -> str:
-        """Text of the first of a head's keys in what has a value for each key and query head."""
+        """Text of the index of a head's first key in a tensor with a value for each key and query head."""
         return "tl.cast(h, tl.int64) * k_total + k_offset"
 
     @property
     def head_queries(self) -> str:
-        """Text of the first of a head's queries in an input's gradient."""
+        """Text of the index of a head's first query in an input's gradient."""
         return "tl.cast(h, tl.int64) * q_total + q_offset"
 
     def place(self, side: Side) -> tuple[str, ...]:
-        """What a step along one side needs to find that side's rows."""
+        """The names that a step along one side needs to locate that side's rows."""
         return (f"{side}_offset",)
 
     def kept(self, given: Input) -> tuple[Axis, ...]:
-        """The axes of an input as they are stored: rows of all sequences stand in one axis, without a batch."""
+        """The axes of an input as they are stored: the rows of all sequences share one axis, without a batch axis."""
         return tuple(axis for axis in given.axes if axis.kind != "batch") if given.rows else given.axes
 
     def summed(self, given: Input) -> tuple[Axis, ...]:
@@ -313,7 +313,7 @@ class Packed:
         return self.kept(given)
 
     def sizes(self) -> Iterator[Parameter]:
-        """What tells kernels the lengths."""
+        """The parameters that give kernels the lengths."""
         yield Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q")
         yield Parameter("cu_seqlens_k_ptr", "*i32", "cu_seqlens_k")
         for side, longest in zip(SIDES, self.longest, strict=True):
@@ -321,7 +321,7 @@ class Packed:
             yield Parameter(longest, "i32", longest)
 
     def aligned(self) -> Iterator[Parameter]:
-        """How many sequences and rows of a head the LSE and delta have, where each begins at a multiple of 4."""
+        """The numbers of sequences and of a head's rows in the LSE and delta, where each begins at a multiple of 4."""
         yield Parameter("sequences", "i32", "cu_seqlens_q.shape[0] - 1")
         yield Parameter("q_rows", "i32", "lse.shape[-1]")
 
@@ -332,7 +332,7 @@ def _beyond(side: Side) -> tuple[Block, ...]:
 
 Storage = Dense | Packed
 STORAGES: dict[bool, Storage] = {False: Dense(), True: Packed()}
-"""By whether a spec's sequences are packed."""
+"""The storages, by whether a spec's sequences are packed."""
 
 
 def of(spec: Spec) -> Storage:
@@ -341,12 +341,12 @@ def of(spec: Spec) -> Storage:
 
 
 def of_all_rows(storage: Storage) -> Storage:
-    """The same for kernels that no call runs which leaves rows out."""
+    """The same storage, for kernels that are never run with rows left out."""
     return storage if isinstance(storage, Packed) else AllRows()
 
 
 def broad_axes(given: Input, spec: Spec) -> tuple[int, ...]:
-    """Axes where 1 stands for any size: those that the place in a score indexes, but for rows of packed sequences."""
+    """The axes that a size of 1 broadcasts: those indexed by the place in a score, except rows of packed sequences."""
     stored = of(spec)
     axes = stored.kept(given)
     missing = len(given.axes) - len(axes)
@@ -355,7 +355,7 @@ def broad_axes(given: Input, spec: Spec) -> tuple[int, ...]:
 
 
 def seen_axes(given: Input, spec: Spec) -> tuple[Axis, ...]:
-    """The axes of an input as kernels see it: rows of packed sequences have no batch, a scan puts the tokens last."""
+    """The axes of an input as kernels see it: packed sequences have no batch axis, and a scan puts the tokens last."""
     if not given.scan:
         return of(spec).kept(given)
     return tuple(sorted(of(spec).summed(given), key=lambda a: (*HEAD_AXES, "token").index(a.kind)))

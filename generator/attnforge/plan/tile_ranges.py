@@ -1,4 +1,4 @@
-"""The tiles that a kernel's programs visit: the spans of the mask, as text over the tile of the other side."""
+"""The tiles that a kernel's programs visit: the spans of the mask, as text in terms of the other side's tile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _POSITIONS = ("q_first", "q_last", "k_first", "k_last", "q_len", "k_len", BEGIN,
 
 @dataclass(frozen=True)
 class Bounds:
-    """One span's ends as rows or keys: what is needed, and the part of it that needs no mask, if any."""
+    """The ends of one span, in rows: of the part that is needed, and of the part therein that needs no mask, if any."""
 
     lo: str
     hi: str
@@ -31,18 +31,18 @@ class Bounds:
 
 @dataclass(frozen=True)
 class TileRange:
-    """The tiles that are visited, for the function that works them out and for the loops over them."""
+    """The tiles to visit, for the function that computes their range and for the loops over it."""
 
     function: str  # key_tiles or query_tiles
     parameters: tuple[str, ...]  # without the tile's size
     block: str
     ends: tuple[Bounds, ...]
     full: bool  # whether some tile may be full
-    left: bool  # whether mixed tiles may stand before the full ones
-    narrowed: bool  # whether tensors of the call tell kernels which tiles to visit
-    exact: bool  # whether single positions visit nothing but what they see
-    plain: tuple[str, ...] | None  # the parameters that a call gives as numbers; None if some are not such
-    after: bool  # whether ranges begin behind others: those of some side have several spans
+    left: bool  # whether mixed tiles may precede the full ones
+    narrowed: bool  # whether tensors of the call determine which tiles kernels visit
+    exact: bool  # whether the range of a single position holds only what that position sees
+    plain: tuple[str, ...] | None  # the parameters that a call gives, if all are plain numbers; else None
+    after: bool  # whether ranges may have to begin after a previous span: some side has several
 
     @property
     def whole(self) -> bool:
@@ -50,13 +50,13 @@ class TileRange:
         return not self.narrowed and self.ends == (Bounds("0", self.count, ("0", self.count)),)
 
     def call(self, span: str = "") -> str:
-        """Text that works the range out, of one of the spans where there are several."""
+        """Text that computes the range: that of one `span` if there are several."""
         arguments = (*((span,) if len(self.ends) > 1 else ()), *self.parameters, self.block)
         return f"{self.function}({', '.join(arguments)})"
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What the function takes before the tile's size."""
+        """The function's parameters before the tile size."""
         return (*(("span",) if len(self.ends) > 1 else ()), *self.parameters)
 
     @property
@@ -66,7 +66,7 @@ class TileRange:
         for n, ends in enumerate(self.ends):
             full = ends.full or (ends.hi, ends.hi)
             after = (f"last{n - 1}" if n else "0",) if self.after else ()
-            # the comma behind the last one keeps each on a line of its own
+            # the trailing comma keeps each argument on a line of its own
             call = f"tile_range({', '.join((ends.lo, ends.hi, *full, *after, self.block))},)"
             if len(self.ends) == 1:
                 return (*found, Statement("", f"return {call}"))
@@ -79,30 +79,30 @@ class TileRange:
 
     @property
     def count(self) -> str:
-        """How many rows there are to visit."""
+        """The name of the number of rows to visit."""
         return "k_len" if self.block == "BLOCK_N" else "q_len"
 
 
 def mask(spec: Spec) -> Node | None:
-    """All masks of a spec as one."""
+    """All masks of a spec, joined into one by `and`."""
     keeps = [m.keep for m in spec.masks]
     return functools.reduce(lambda a, b: Node("and", (a, b), type="bool"), keeps) if keeps else None
 
 
 def compared(spec: Spec) -> frozenset[str]:
-    """The inputs that a mask compares with a position, by less or more."""
+    """The inputs that a mask compares with a position by `<`, `<=`, `>` or `>=`."""
     nodes = (node for term in spec.masks for node in term.keep.walk() if node.op in ("<", "<=", ">", ">="))
     beside = (side for node in nodes for side, other in (node.args, node.args[::-1]) if _places(other))
     return frozenset(str(part.value) for side in beside for part in side.walk() if part.op == "input")
 
 
 def _places(node: Node) -> bool:
-    """Whether a number hangs on a position other than by the place where it reads an input."""
+    """Whether a number depends on a position other than through the index of an input."""
     return node.value in ("q", "k") if node.op in ("var", "input") else any(map(_places, node.args))
 
 
 def spans(spec: Spec, along: Side) -> tuple[Span, ...]:
-    """The spans of a spec's mask; without one everything is full."""
+    """The spans of a spec's mask; without a mask everything is full."""
     whole = mask(spec)
     if whole is None:
         return (Span(None, None, None, None, True),)
@@ -110,22 +110,22 @@ def spans(spec: Spec, along: Side) -> tuple[Span, ...]:
 
 
 def least_values(spec: Spec) -> dict[str, float]:
-    """The least values of the call's numbers that have one."""
+    """The minimum of each of the call's numbers that has one."""
     scalars = {o.keyword: o.minimum for o in spec.options} | {i.name: i.minimum for i in spec.inputs if not i.axes}
     return {name: low for name, low in scalars.items() if low is not None}
 
 
 def both(spec: Spec, *, key_states: bool = False, query_states: bool = False) -> tuple[TileRange, TileRange]:
-    """The ranges of keys and of queries; kernels may be told the states of tiles of either."""
+    """The ranges of keys and of queries; the flags say whether kernels know the states of each side's tiles."""
     keys, queries = build(spec, "k", told=key_states), build(spec, "q", told=query_states)
     after = any(len(tiles.ends) > 1 for tiles in (keys, queries))
     return dataclasses.replace(keys, after=after), dataclasses.replace(queries, after=after)
 
 
 def build(spec: Spec, along: Side, *, told: bool = False) -> TileRange:
-    """The walk of query tiles' programs over keys, or of key tiles' programs over queries.
+    """The range of keys that programs of query tiles visit, or of queries that programs of key tiles visit.
 
-    Where kernels are `told` the states of tiles, several spans become one of everything, and any tile may be full.
+    If kernels are `told` the states of tiles, several spans become one of everything, and any tile may be full.
     """
     found = spans(spec, along)
     if told and len(found) > 1:
@@ -146,7 +146,7 @@ def build(spec: Spec, along: Side, *, told: bool = False) -> TileRange:
 
 
 def _plain(spec: Spec, parameters: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Those of the parameters that are options, or whole numbers that a batch entry or a head has one of."""
+    """The parameters given by a call, if all are options or integers with one value per batch entry or head."""
     single = {i.name for i in spec.inputs if i.dtype == "int" and {"batch", "head", "kv_head"}.issuperset(i.kinds)}
     given = tuple(name for name in parameters if name not in _POSITIONS)
     return given if single | {o.keyword for o in spec.options} >= set(given) else None
@@ -161,7 +161,7 @@ def _bounds(span: Span, along: str, spec: Spec) -> Bounds:
 
 
 def _end(node: Node | None, kind: str, along: str, spec: Spec) -> str:
-    """An end of a span, cut to the rows that there are: keys from 0 to k_len, queries from row 0 to q_len."""
+    """An end of a span, clamped to the rows that exist: keys from 0 to k_len, queries from row 0 to q_len."""
     count = "k_len" if along == "k" else "q_len"
     if node is None:
         return "0" if kind == "lo" else count
@@ -177,7 +177,7 @@ def _end(node: Node | None, kind: str, along: str, spec: Spec) -> str:
 
 
 def helpers(spec: Spec) -> tuple[str, ...]:
-    """The functions that the ends' text calls."""
+    """The functions that the text of the ends calls."""
     found = [span for along in spec.algorithm.walks for span in spans(spec, along)]
     nodes = [n for span in found for n in (span.lo, span.hi, span.full_lo, span.full_hi) if n is not None]
     return printers.triton_helpers(nodes)

@@ -1,7 +1,7 @@
 """Tile states of a mask that reads tensors: the tiles that are empty, full or mixed in a call.
 
-A small kernel notes the least and the greatest of what the mask reads along each tile of queries and of keys; with
-them the mask is worked out over intervals, for a thousand tiles at a time.
+A small kernel notes the least and the greatest value that the mask reads along each tile of queries and of keys; from
+these extremes the mask is evaluated over intervals, for a thousand tiles at a time.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class TileStates:
 
     @property
     def _accesses(self) -> tuple[Access, ...]:
-        """What could tell tiles apart: nothing for programs that own more than a tile."""
+        """The accesses that could tell tiles apart: none for programs that own more than one tile."""
         return self.inputs.accesses if self.spec.algorithm.by_query else ()
 
     @property
     def function(self) -> str:
-        """The function that tells them."""
+        """The name of the function that computes the states."""
         return "key_states" if self.own == "q" else "query_states"
 
     @property
@@ -53,13 +53,13 @@ class TileStates:
         return BLOCKS[OTHER[self.own]]
 
     def noted(self, side: Side) -> tuple[Access, ...]:
-        """The accesses along one side whose extremes are noted for each of its tiles."""
+        """The accesses along one side whose extremes are noted for each tile of that side."""
         whole = (access for access in self._accesses if access.input.dtype != "float")
         return tuple(access for access in whole if self.inputs.extent(access) == {side})
 
     @property
     def blocks(self) -> tuple[Access, ...]:
-        """The accesses with one entry for several positions of both sides: few enough to be looked at by themselves."""
+        """The accesses with one entry for several positions of both sides: few enough to be examined directly."""
         pairs = (access for access in self._accesses if access.form == "pair" and access.input.dtype != "float")
         rows = {access: [axis for axis in access.input.axes if axis.kind in SIDE_OF] for access in pairs}
         return tuple(access for access, axes in rows.items() if all(axis.divided for axis in axes))
@@ -71,17 +71,17 @@ class TileStates:
 
     @property
     def any(self) -> bool:
-        """True if the mask reads anything that decides tiles."""
+        """True if the mask reads anything that determines the states of tiles."""
         return bool(self.tellers)
 
     @property
     def ranged(self) -> bool:
-        """True if one range of tiles is worked out beforehand; blocks leave holes that kernels have to step over."""
+        """True if one range of tiles is computed beforehand; blocks leave holes that kernels have to step over."""
         return not self.blocks
 
     @property
     def walked(self) -> bool:
-        """True if kernels walk along the other side at all."""
+        """True if kernels visit tiles of the other side at all."""
         return OTHER[self.own] in self.spec.algorithm.walks
 
     @property
@@ -91,12 +91,12 @@ class TileStates:
 
     @cached_property
     def noting_names(self) -> set[str]:
-        """The names that the kernel which notes extremes uses, of both sides."""
+        """The names that the kernel that notes extremes uses, for both sides."""
         return set(reads(statement for side in self._sides for statement in side.noting))
 
     @cached_property
     def telling_names(self) -> set[str]:
-        """The names that the kernel which makes ranges of them uses besides."""
+        """The names that the kernel that turns extremes into ranges uses besides."""
         ranged = [side for side in self._sides if side.ranged]
         return {name for side in ranged for name in (*targets(side.telling), *reads(side.telling), *side.parameters)}
 
@@ -127,7 +127,7 @@ class TileStates:
         return tuple(lines)
 
     def bases(self, tile: str) -> tuple[Statement, ...]:
-        """The statements that find the notes; `tile` is the own one."""
+        """The statements that locate the notes; `tile` is the index of the program's own tile."""
         lines = []
         for side in ("q", "k"):
             width = 2 * len(self.noted(side))
@@ -139,13 +139,13 @@ class TileStates:
 
     @cached_property
     def _shared(self) -> tuple[tuple[list[tuple[str, Node]], list[Node]], ...]:
-        """For each mask what is named of `every` and `some`, and the two over that."""
+        """For each mask the named parts that `every` and `some` share, and the two in terms of these parts."""
         ends = (intervals.condition(mask.keep, self.known) for mask in self.spec.masks)
         return tuple(sharing.share(list(found), f"state{i}_") for i, found in enumerate(ends))
 
     @cached_property
     def conditions(self) -> tuple[tuple[Statement, ...], ...]:
-        """For each mask what makes of a tile's extremes `some` and `every`: whether it shows anything, and all."""
+        """For each mask the statements that derive `some` and `every` from a tile's extremes: it shows any, or all."""
         found = []
         for i, (mask, (shared, (every, some))) in enumerate(zip(self.spec.masks, self._shared, strict=True)):
             lines = [Statement(name, self._text(node)) for name, node in shared]
@@ -158,7 +158,7 @@ class TileStates:
 
     @property
     def extremes(self) -> tuple[Statement, ...]:
-        """The statements that look at the blocks that tiles meet."""
+        """The statements that find the extremes of the blocks that tiles overlap."""
         lines = []
         for access in self.blocks:
             per = {axis.kind: axis.per for axis in access.input.axes}
@@ -188,7 +188,7 @@ class TileStates:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The function's parameters beside the tiles in question and their size."""
+        """The function's parameters besides the tiles in question and their size."""
         other = OTHER[self.own]
         states = (statement for found in self.conditions for statement in found)
         named = reads((*states, *self.extremes, *self.notes(other)))
@@ -204,7 +204,7 @@ class TileStates:
 
     @property
     def helpers(self) -> tuple[str, ...]:
-        """The functions that the statements' text calls."""
+        """The functions that the text of the statements calls."""
         if not self.any:
             return ()
         nodes = [node for shared, roots in self._shared for node in (*(part for _, part in shared), *roots)]
@@ -212,22 +212,22 @@ class TileStates:
 
     @property
     def noting(self) -> tuple[Statement, ...]:
-        """The statements that load what is to be noted of the own side."""
+        """The statements that load the values of the own side whose extremes are noted."""
         return self._loads({access.name for access in self.noted(self.own)})
 
     @property
     def telling(self) -> tuple[Statement, ...]:
-        """The statements that load what the states hang on besides."""
+        """The statements that load the other values on which the states depend."""
         return self._loads(set(self.parameters))
 
     def _loads(self, names: set[str]) -> tuple[Statement, ...]:
         made = needed((*self.inputs.loads("program"), *self.inputs.loads("head")), names)
-        # numbers are made what they are before any branch: none gives a name another type
+        # numbers get their type before any branch, as no branch may change the type of a name
         return tuple(statement for statement in made if statement not in self.numbers)
 
     @cached_property
     def numbers(self) -> tuple[Statement, ...]:
-        """The statements that make the call's numbers values of the kernel language."""
+        """The statements that turn the call's numbers into values of the kernel language."""
         return tuple(self.inputs.numbers())
 
     def _text(self, node: Node) -> str:

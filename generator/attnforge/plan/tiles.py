@@ -18,17 +18,17 @@ from .reach import Reach
 
 KERNELS = ("forward", "backward_dkv", "backward_dq")
 FAMILIES = ("sm_90", "sm_80", "single")
-HOPPER, FASTER = "hopper", "faster"  # the tables of kernels for Hopper GPUs: their tiles, and where a call takes them
+HOPPER, FASTER = "hopper", "faster"  # the tables of kernels for Hopper GPUs: their tiles, and when calls use them
 PASSES = ("forward", "backward")
-TUNED = dict.fromkeys(FAMILIES, KERNELS) | dict.fromkeys((HOPPER, FASTER), PASSES)  # all tables, and what they tell of
+TUNED = dict.fromkeys(FAMILIES, KERNELS) | dict.fromkeys((HOPPER, FASTER), PASSES)  # all tables, and their keys
 WIDEST = 512  # head size of the last row of each table
-LATENT = 576  # that of q and k where a spec says `latent`
+LATENT = 576  # that of q and k if a spec says `latent`
 NEVER = "never"
 _LIMITS = ((16, 256), (16, 256), (1, 16), (1, 8))  # of a tile's numbers
 
 
 class Tile(NamedTuple):
-    """Queries and keys of a tile, and what the compiler is told."""
+    """The queries and keys of a tile, and the compiler's options."""
 
     block_m: int
     block_n: int
@@ -37,13 +37,13 @@ class Tile(NamedTuple):
 
 
 Table = dict[str, dict[int, tuple[Tile, ...]]]
-"""Tiles by kernel and by head sizes up to the key; the best first, those after it need less shared memory."""
+"""Tiles by kernel and by head sizes up to the key; the best tile first, those after it need less shared memory."""
 
 
 class Row(NamedTuple):
-    """The tiles of a kernel for head sizes up to `size`, on a family of GPUs; `single`: in float32 on any.
+    """The tiles of a kernel for head sizes up to `size`, on a family of GPUs; family `single`: in float32 on any GPU.
 
-    In `hopper` the kernel is a pass, `size` the columns of its one tile.
+    In family `hopper` the kernel is a pass, and `size` the columns of its one tile.
     """
 
     family: str
@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """From how many keys on calls take the kernels of a pass for Hopper GPUs, by columns of a tile; None: never."""
+    """The least keys with which calls use the kernels of a pass for Hopper GPUs, by columns of a tile; None: never."""
 
     family: Literal["faster"]
     kernel: str
@@ -62,7 +62,7 @@ class Limit(NamedTuple):
 
 
 Columns = int | tuple[int, int]
-"""Columns of a tile, or those of q's and of v's where the two have a number of their own."""
+"""Columns of a tile, or those of q's and of v's tiles if the two together have an entry of their own."""
 
 
 class Tables(NamedTuple):
@@ -70,26 +70,26 @@ class Tables(NamedTuple):
 
     half: dict[str, Table]  # of float16 and bfloat16, by family
     single: Table  # of float32
-    # of float16 and bfloat16, for kernels of their own on Hopper GPUs: by pass, by columns of a tile, and by how many
-    # keys the longest sequence has at least
+    # of float16 and bfloat16, for the kernels for Hopper GPUs: by pass, by columns of a tile, and by the least number
+    # of keys of the longest sequence
     hopper: dict[str, dict[int, dict[int, Tile]]]
-    # by pass and columns, numbers of keys: from the first one on those outrun the others, from the second one on
-    # they do not, from the third one on again
+    # by pass and columns, numbers of keys: from the first number on these kernels outrun the others, from the second
+    # on they do not, from the third on they do again
     faster: dict[str, dict[Columns, tuple[int, ...]]]
-    # by pass and columns, how many keys before its own a query must be able to see for that, where a call tells it
+    # by pass and columns, how many keys before its own a query must be able to see for that, if a call's numbers say so
     reach: dict[str, dict[int, int]]
 
     def of(self, arch: str, dtype: str) -> Table:
-        """The table for an architecture such as sm_90, and fp16, bf16 or fp32."""
+        """The table for an architecture such as sm_90, and a dtype of fp16, bf16 or fp32."""
         return self.single if dtype == "fp32" else self.half[family(arch)]
 
     def tuned(self, rows: tuple[Row | Limit, ...]) -> Tables:
-        """The tables with these rows in the place of their own."""
+        """The tables with these rows in place of their own."""
         half = {arch: dict(table) for arch, table in self.half.items()}
         single, hopper, faster = dict(self.single), dict(self.hopper), dict(self.faster)
         for row in rows:
             if isinstance(row, Limit):
-                # whatever columns v has
+                # whatever the columns of v
                 sizes = {size: keys for size, keys in faster[row.kernel].items() if _of_q(size) != row.size}
                 sizes |= {row.size: (row.keys,)} if row.keys is not None else {}
                 faster[row.kernel] = dict(sorted(sizes.items(), key=lambda item: _of_q(item[0])))
@@ -101,7 +101,7 @@ class Tables(NamedTuple):
         return self._replace(half=half, single=single, hopper=hopper, faster=faster)
 
     def only(self, passes: Sequence[str], *, wide: bool) -> Tables:
-        """The tables without rows for kernels for Hopper GPUs that are not there: of passes, of `wide` heads back."""
+        """The tables whose rows for Hopper GPUs are for these passes only, backward with `wide` heads only if set."""
 
         def there(its: str, columns: Columns) -> bool:
             return its == "forward" or wide or _of_q(columns) <= 128
@@ -113,7 +113,7 @@ class Tables(NamedTuple):
 
 
 def outrun(limits: Sequence[int], keys: int, reach: int = 0, least: int = 0) -> bool:
-    """Whether kernels for Hopper GPUs are faster for so many keys, of which a query sees so many before its own.
+    """Whether kernels for Hopper GPUs are faster for so many keys, if a query sees `reach` keys before its own.
 
     Generated code has the same rule.
     """
@@ -121,12 +121,12 @@ def outrun(limits: Sequence[int], keys: int, reach: int = 0, least: int = 0) -> 
 
 
 def of_length(by_length: Mapping[int, Tile], keys: int) -> Tile:
-    """The tile where queries see up to so many keys; generated code has the same rule."""
+    """The tile if queries see up to so many keys; generated code has the same rule."""
     return by_length[max(least for least in by_length if least <= keys)]
 
 
 def family(arch: str) -> str:
-    """The architecture whose table serves another one; generated code has the same rule."""
+    """The architecture whose table serves this one; generated code has the same rule."""
     major = arch.removeprefix("sm_").removesuffix("a")[:-1]
     return "sm_90" if arch.startswith("sm_") and major in ("9", "10") else "sm_80"
 
@@ -137,7 +137,7 @@ def widest(latent: bool) -> tuple[int, int]:
 
 
 Weight = Literal["bare", "plain", "sloped", "capped", "marks", "heavy", "rows"]
-"""Classes of what terms load and work out; `tiles.yaml` says what each one is."""
+"""Classes of terms by what they load and compute; `tiles.yaml` describes each one."""
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 
 
@@ -153,7 +153,7 @@ def tables(
 ) -> Tables:
     """The tables that come with the generator; packed sequences and earlier algorithms have some rows of their own.
 
-    `reach`: how far queries see, where masks hide early keys; as good as nowhere, where tensors alone tell it. `given`:
+    `reach`: how far back queries see, if masks hide early keys; a distance of 0 if only tensors determine it. `given`:
     whether kernels for Hopper GPUs take inputs that may learn as given. `added`: what terms do if they only add floats.
     """
     found = _shipped()
@@ -231,7 +231,7 @@ def tuned(spec: Path) -> tuple[Row | Limit, ...]:
 
 
 def rows(path: Path, name: str, problems: Problems) -> tuple[Row | Limit, ...]:
-    """The rows of a file by family, kernel and head size; `name` is its path as messages have it."""
+    """The rows of a file by family, kernel and head size; `name` is its path as shown in messages."""
     document = read(path, name, problems)
     found: list[Row | Limit] = []
     for one in _mapping(document, problems):
@@ -277,7 +277,7 @@ def _limit(one: Entry, kernel: Entry, size: Entry, problems: Problems) -> Limit 
 
 
 def _sized(size: Entry, problems: Problems) -> bool:
-    """True for a head size; problems tell of what is none."""
+    """True if the key is a head size; if not, a problem is added."""
     good = bool(re.fullmatch("[0-9]{1,3}", size.key)) and 1 <= int(size.key) <= LATENT
     if not good:
         problems.add(size.at, f"expected a head size from 1 to {LATENT}, got {size.key}")
@@ -294,7 +294,7 @@ def _tile(value: Value, _: str, problems: Problems) -> Tile | None:
 
 
 def _tile_on_hopper(value: Value, its: str, problems: Problems) -> Tile | None:
-    """A tile with four warps for each 64 rows of what programs own: queries, backward keys."""
+    """A tile with four warps for every 64 rows that a program owns: queries, or keys in the backward pass."""
     found = _numbers(value)
     own, other = (found[:2] if its == "forward" else found[1::-1]) if found else (0, 0)
     if not found or own % 64 or found.num_warps * 16 != own or other & (other - 1):

@@ -1,6 +1,6 @@
-"""Binds what a spec's terms read to what a kernel holds: which way it broadcasts, and where it is loaded.
+"""Binds the inputs of a spec's terms to the values of a kernel: how each broadcasts, and where it is loaded.
 
-Terms know nothing of tiles. A kernel whose programs own query tiles steps over key tiles, or the other way round; a
+Terms know nothing about tiles. A kernel whose programs own query tiles steps over key tiles, or the other way round; a
 value is loaded once per program, once per query head or in each step, as early as its axes allow.
 """
 
@@ -25,9 +25,9 @@ from .statements import Block, Call, Place, Statement, serving, targets
 
 @dataclass(frozen=True)
 class KernelInputs:
-    """What the terms of a spec read, as one kernel loads it; `own` is the side whose tiles its programs own.
+    """The inputs of a spec's terms, as one kernel loads them; `own` is the side whose tiles its programs own.
 
-    Programs that own a `whole_head` take the tiles of their side one after the other, and hold scores by query.
+    Programs that own a `whole_head` go through the tiles of their side one after the other; their scores are by query.
     """
 
     spec: Spec
@@ -45,11 +45,11 @@ class KernelInputs:
 
     @cached_property
     def limits(self) -> dict[str, whole_numbers.Range]:
-        """Between what the numbers that the call gives lie."""
+        """The ranges in which the call's numbers lie."""
         return whole_numbers.limits(self.spec.inputs, self.spec.options)
 
     def beside_tiles(self, node: Node) -> Node:
-        """The expression with conditions that may stand beside tiles."""
+        """The expression with conditions that may be combined with tiles."""
         return conditions.beside_tiles(node, self.reach)
 
     def leaf_text(self, node: Node) -> str:
@@ -67,7 +67,7 @@ class KernelInputs:
         return access.name + (self.way(access.side) if access.side else "")
 
     def way(self, side: str) -> str:
-        """The index that broadcasts a vector over one side's rows over a tile."""
+        """The index that broadcasts a vector of one side's rows over a tile."""
         return "[:, None]" if side == self.down else "[None, :]"
 
     def access(self, node: Node) -> Access:
@@ -85,7 +85,7 @@ class KernelInputs:
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
-        """All accesses with axes in the order in which terms read them, those in an index before what it indexes."""
+        """All accesses with axes, in the order in which terms read them; those in an index precede what it indexes."""
         return tuple(access for access in self._known.values() if access.input.axes)
 
     @cached_property
@@ -111,26 +111,26 @@ class KernelInputs:
         return frozenset().union(*(by for access, by in self._readers.items() if self.whole(access.input) == given))
 
     def extent(self, access: Access) -> frozenset[str]:
-        """The sides along which an access differs inside a tile."""
+        """The sides along which an access varies inside a tile."""
         implied = (kind for i, kind in enumerate(access.input.kinds) if i not in access.input.written)
         found = frozenset(SIDE_OF[kind] for kind in implied if kind in SIDE_OF)
         return found.union(*map(self.reach, access.index))
 
     def reach(self, node: Node) -> frozenset[str]:
-        """The sides along which an expression differs inside a tile."""
+        """The sides along which an expression varies inside a tile."""
         if node.op == "var":
             return frozenset({str(node.value)} & {"q", "k"} if node.value != "score" else {"q", "k"})
         own = self.extent(self.access(node)) if node.op == "input" else frozenset[str]()
         return own.union(*map(self.reach, node.args))
 
     def per_head(self, access: Access) -> bool:
-        """True if query heads differ in an access."""
+        """True if an access differs between query heads."""
         nodes = [n for index in access.index for n in index.walk()]
         inner = any(self.per_head(self.access(n)) for n in nodes if n.op == "input")
         return inner or "head" in access.input.kinds or any(n.op == "var" and n.value == "h" for n in nodes)
 
     def loads(self, site: Site) -> tuple[Statement, ...]:
-        """The statements that make accesses available, by where they run; those of "mask" in steps that apply one."""
+        """The statements that load accesses at a site; those of "mask" run in steps that apply the mask."""
         found = dict.fromkeys(self.before(site))
 
         def add(read: Access | Input, *made: Statement) -> None:
@@ -162,21 +162,21 @@ class KernelInputs:
         return self.own == "k" and not self.whole_head
 
     def before(self, site: Site) -> Iterator[Statement]:
-        """The statements that stand before the accesses of a site."""
+        """The statements that precede the accesses of a site."""
         if site == "program":
             yield from self.numbers()
         elif site == "step":
             yield from self.places()
 
     def places(self) -> Iterator[Statement]:
-        """The statement that makes floats as far apart as positions are, if scores are made of such distances."""
+        """The statement that makes floats with the distances of positions, if scores are made of such distances."""
         own = (distances.as_floats(term.score) for term in self.spec.scores)
         by: list[Place] = [("score", i) for i, node in enumerate(own) if distances.reads_places(node)]
         if by:
             yield from serving(by, (positions.as_floats(self.down),))
 
     def numbers(self) -> Iterator[Statement]:
-        """Makes the call's numbers values of the kernel language: the interpreter hands on Python's own floats."""
+        """Turns the call's numbers into values of the kernel language: the interpreter passes Python floats on."""
         kinds: dict[str, str] = {o.keyword: o.type for o in self.spec.options}
         kinds |= {i.name: i.dtype for i in self.spec.inputs if not i.axes}
         for name, kind in kinds.items():
@@ -184,7 +184,7 @@ class KernelInputs:
                 yield Statement(name, f"tl.cast({name}, {TYPES[kind]})")
 
     def streams(self, given: Input) -> Side | None:
-        """The side along which steps read an input's values of rows by a descriptor, if any does."""
+        """The side along which steps read an input's values of rows through a descriptor, if there is one."""
         given = self.whole(given)
         if self.whole_head or given.dtype == "bool" or not self.reachable(given):
             return None
@@ -193,15 +193,15 @@ class KernelInputs:
         return side if side and storage.seen_axes(given, self.spec)[-1].kind in ROW_AXES else None
 
     def reachable(self, given: Input) -> bool:
-        """True if descriptors can read rows: a packed sequence begins anywhere, but in vectors of the package's own."""
+        """True if descriptors can read rows: packed sequences begin anywhere, except in the package's own vectors."""
         return self.whole(given).scan is not None or not storage.of(self.spec).cut
 
     def whole(self, given: Input) -> Input:
-        """The input that the kernel takes for one that may be a part of it."""
+        """The input that the kernel takes: the given one, or the one that it is a part of."""
         return next(i for i in self.spec.inputs if i.name == given.source) if given.source else given
 
     def points(self, given: Input) -> bool:
-        """True if the kernel reads an input, or lets the terms' other kernels read it, through a pointer."""
+        """True if the kernel, or another kernel of these terms, reads an input through a pointer."""
         return any(self.whole(access.input) == given and not self._streamed(access) for access in self.accesses)
 
     def _streamed(self, access: Access) -> bool:
@@ -221,7 +221,7 @@ class KernelInputs:
         return base + ([f"{times}{whole.name}_stride_part"] if given.part else [])
 
     def _place(self, given: Input) -> str:
-        """Text of the address of an input's first value for this batch entry and head."""
+        """Text of the pointer to an input's first value for this batch entry and head."""
         steps = self._steps(given)
         return f"{given.name}_ptr + {steps}" if steps else f"{given.name}_ptr"
 
@@ -238,7 +238,7 @@ class KernelInputs:
         return " + ".join(filter(None, (*heads, *rows)))
 
     def _value_of(self, given: Input) -> str:
-        """An input's one value for this batch entry and head, worked out where the call leaves it out."""
+        """An input's only value for this batch entry and head; its default is computed if the call leaves it out."""
         load = f"tl.load({self._place(given)}){CASTS[given.dtype]}"
         if given.default is None:
             return load
@@ -264,9 +264,9 @@ class KernelInputs:
 
     @staticmethod
     def _seen_as(given: Input) -> str:
-        """Text of the cast of an input's values of rows once they are loaded."""
+        """Text of the cast of an input's values of rows after the load."""
         if given.source and given.dtype == "int":
-            return ".to(tl.int32, bitcast=True)"  # it stands among floats
+            return ".to(tl.int32, bitcast=True)"  # it is stored among floats
         return CASTS["bool"] if given.dtype == "bool" else ""
 
     def _pair(self, access: Access) -> list[Statement]:
@@ -296,7 +296,7 @@ class KernelInputs:
         return [*places, Statement(access.name, value, shape=self._shape(self.extent(access)))]
 
     def _shape(self, sides: Collection[str]) -> str:
-        """The shape of what differs along some sides of a tile of scores."""
+        """The shape of a value that varies along some sides of a tile of scores."""
         down, across = ("BLOCK_M", "BLOCK_N") if self.down == "q" else ("BLOCK_N", "BLOCK_M")
         sizes = (down if self.down in sides else "1", across if {"q", "k"} - {self.down} & set(sides) else "1")
         return f"[{', '.join(sizes)}]" if sides else ""
@@ -318,15 +318,15 @@ class KernelInputs:
             yield self.index_text(node)
 
     def index_text(self, node: Node) -> str:
-        """Text of an index: it keeps distances as whole numbers, of which floats would be a second copy."""
+        """Text of an index; distances stay integers, as floats would be a second copy of them."""
         return self.text(whole_numbers.shortened(self.beside_tiles(node), self.limits))
 
     def place_name(self, access: Access, stride: str) -> str:
-        """The name of an access's place along the axis of a stride."""
+        """The name of an access's index along the axis of a stride."""
         return f"{access.name}_{stride.split('_stride_')[-1]}"
 
     def entry(self, access: Access) -> str:
-        """The place of a looked-up entry among all entries of its tables."""
+        """Text of the flat index of a looked-up entry among all entries of its tables."""
         places = [
             (self.place_name(access, stride), axis.size)
             for stride, axis in self.strides(access.input).items()
@@ -339,7 +339,7 @@ class KernelInputs:
 
     @property
     def narrowed(self) -> tuple[Block, ...]:
-        """The statements that keep a range of tiles to the documents of the program's own tile."""
+        """The statements that restrict a range of tiles to the documents of the program's own tile."""
         other, found = OTHER[self.own], list[Block]()
         for given in (one for one in self.spec.inputs if one.scan):
             place = (self.base(given), f"{given.name}_stride_part", f"{given.name}_stride_token")
@@ -359,7 +359,7 @@ class KernelInputs:
 
     @property
     def taken(self) -> tuple[Input, ...]:
-        """The inputs that the kernel takes as they are, or as what the host makes of them."""
+        """The inputs that the kernel takes, as they are or as the host has prepared them."""
         return tuple(given for given in self.spec.inputs if not given.source)
 
     def strides(self, given: Input) -> dict[str, Axis]:
@@ -375,7 +375,7 @@ class KernelInputs:
         return found
 
     def passed(self, read: Iterable[str], known: Iterable[str], more: Iterable[str] = ()) -> tuple[str, ...]:
-        """The names of the kernel's, and of `more`, among those that a step reads and does not know anyway."""
+        """The names, out of the kernel's and `more`, that a step reads and does not `know` otherwise."""
         read = set(read) - set(known)
         sites: tuple[Site, ...] = ("program", "head", "tile")
         outer = [name for site in sites for name in targets(self.loads(site))]
@@ -385,5 +385,5 @@ class KernelInputs:
 
 
 def _rest(given: Input) -> Input:
-    """The part of a running sum that rounding left."""
+    """The remainder of a running sum that rounding left."""
     return dataclasses.replace(given, source=given.name, part=REST, scan=None)

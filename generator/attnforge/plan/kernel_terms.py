@@ -1,4 +1,4 @@
-"""The terms of a spec as one kernel prints them: masks, scores, and in backward kernels the slopes and their sums."""
+"""The terms of a spec as one kernel prints them: masks, scores, and in backward kernels slopes and their sums."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .scale_hoisting import Factored, factored
 from .statements import Place, Statement, label, serving
 from .tiles import Weight
 
-_ZEROS = Node("local", (), "tl.where(score == score, 0.0, 0.0)", "float")  # also where tiles have layouts
+_ZEROS = Node("local", (), "tl.where(score == score, 0.0, 0.0)", "float")  # works for tiles with layouts, too
 
 
 @dataclass(frozen=True)
 class Sum:
-    """The gradient of what an access reads, as a kernel sums it up: over the keys of a row or the queries of a key."""
+    """The gradient of the values of an access, as a kernel sums it: over the keys of a row or the queries of a key."""
 
     access: Access
 
@@ -38,15 +38,15 @@ class Sum:
 
 @dataclass(frozen=True)
 class Slope:
-    """The factor of the score's gradient; `text` is None where that is 1."""
+    """A factor of the score's gradient; `text` is None if it is 1."""
 
     text: str | None
     sign: Literal["+", "-"] = "+"
-    thin: bool = False  # a value for several scores, that may be NaN or infinite where the mask hides one of them
+    thin: bool = False  # one value for several scores, which may be NaN or infinite where the mask hides one of them
 
     @property
     def product(self) -> str:
-        """Text of what becomes of the score's gradient, but for the sign."""
+        """Text of the score's gradient times the factor, without the sign."""
         if self.text is None:
             return "ds"
         return f"tl.where(p != 0, ds * {self.text}, 0.0)" if self.thin else f"ds * {self.text}"
@@ -54,41 +54,41 @@ class Slope:
 
 @dataclass(frozen=True)
 class BackwardTerm:
-    """A score term in a backward kernel: its slopes are worked out before it replaces the score."""
+    """A score term in a backward kernel: its slopes are computed before it replaces the score."""
 
     before: tuple[Statement, ...]  # named values, in order
-    guarded: tuple[Statement, ...]  # clear those, one for each score, that may be wild where the mask hides it
+    guarded: tuple[Statement, ...]  # zero slopes, one per score, that may be NaN or infinite if it is hidden
     value: Statement
     slope: Slope
     sums: tuple[tuple[Sum, Slope], ...]
 
 
 class _Shared(NamedTuple):
-    """A score term's value and slopes over what they share."""
+    """A score term's value and slopes in terms of the parts that they share."""
 
-    parts: list[tuple[str, Node]]  # what is named, in order
+    parts: list[tuple[str, Node]]  # the named parts, in order
     value: Node
-    slopes: list[Node]  # by the score, then by what is wanted
-    reaches: list[frozenset[str]]  # the sides along which each slope differs inside a tile
+    slopes: list[Node]  # with respect to the score, then to each wanted sum
+    reaches: list[frozenset[str]]  # the sides along which each slope varies inside a tile
     wanted: tuple[Sum, ...]
 
 
 @dataclass(frozen=True)
 class KernelTerms(KernelInputs):
-    """The terms of a spec as one kernel reads them; `pair` is the access whose gradient alone it works out, if any."""
+    """The terms of a spec as one kernel reads them; `pair` is the access whose gradient alone it computes, if any."""
 
     pair: Access | None = None
 
     @property
     def keep(self) -> tuple[Statement, ...]:
-        """All that tells a visible place, but for what is loaded."""
+        """The statements that decide whether a place is visible, without loads."""
         return self.visible(apart=False)
 
     def visible(self, *, apart: bool, near: str = "") -> tuple[Statement, ...]:
-        """When masks show a place, one statement for each; before them how far positions are apart, if they read it.
+        """The statements of the masks, one for each; before them the distance of positions, if they read it.
 
-        It costs an instruction for each score, which pays where several conditions read it, or with registers `apart`.
-        A single comparison with a number takes none where `near` is text of what the compiler knows of each register.
+        It costs an instruction for each score, which pays if several conditions read it, or with registers `apart`.
+        A single comparison with a number needs none if `near` is text of what the compiler knows about each register.
         """
         keeps = self._in_distances if apart else [mask.keep for mask in self.spec.masks]
         plain = [self.beside_tiles(keep) if self.reach(keep) else as_bool(keep) for keep in keeps]
@@ -110,12 +110,12 @@ class KernelTerms(KernelInputs):
 
     @property
     def banded(self) -> bool:
-        """True if masks do no more than bound how far a key stands before a query: one comparison tells of a score."""
+        """True if masks only bound how far a key precedes a query: one comparison decides about a score."""
         return bool(self.spec.masks) and all(map(distances.bounds_one, self._in_distances))
 
     @property
     def _in_distances(self) -> list[Node]:
-        """When masks show a place, with ends of documents as bounds of distances."""
+        """The conditions of the masks, with ends of documents as bounds of distances."""
         return [running_sums.by_distance(mask.keep, self.spec) for mask in self.spec.masks]
 
     @property
@@ -128,23 +128,23 @@ class KernelTerms(KernelInputs):
 
     @cached_property
     def factored(self) -> Factored:
-        """The score terms without numbers that have better places; as they stand where sums hang on their slopes."""
+        """The score terms without factors that are better applied elsewhere; unchanged if sums need their slopes."""
         scores = tuple(term.score for term in self.spec.scores)
         learned = any(self.access(n).input.grad for score in scores for n in score.walk() if n.op == "input")
         return Factored(scores) if learned else factored(scores)
 
     def _value(self, score: Node) -> Node:
-        """A score term's value, one for each score even where the score does not stand in it."""
+        """A score term's value, one for each score even if the term does not contain the score."""
         value = self._in_floats(score)
         return value if any(n == SCORE for n in value.walk()) else Node("+", (_ZEROS, value))
 
     def _in_floats(self, node: Node) -> Node:
-        """An expression that floats are made of, with floats for distances."""
+        """An expression for floats, with distances as floats."""
         return distances.as_floats(self.beside_tiles(node))
 
     @cached_property
     def learned(self) -> tuple[Sum, ...]:
-        """The gradients that this backward kernel works out: at keys if it owns keys, else of all others."""
+        """The gradients that this backward kernel computes: those at keys if it owns keys, else all others."""
         if self.pair:
             return (Sum(self.pair),)
         accesses = (access for access in self.accesses if access.input.grad and access.form != "pair")
@@ -152,17 +152,17 @@ class KernelTerms(KernelInputs):
 
     @property
     def sums(self) -> tuple[Sum, ...]:
-        """Those that it carries from step to step."""
+        """The gradients that it carries from step to step."""
         return tuple(s for s in self.learned if s.access.form != "entry")
 
     @property
     def tables(self) -> tuple[Sum, ...]:
-        """Those that it adds up in memory, entry by entry."""
+        """The gradients that it accumulates in memory, entry by entry."""
         return tuple(s for s in self.learned if s.access.form == "entry")
 
     @cached_property
     def _shared(self) -> tuple[_Shared, ...]:
-        """The value and slopes of each score term over what they share."""
+        """The value and slopes of each score term in terms of their shared parts."""
         found = []
         for score in self.factored.scores:
             nodes = {n: self.access(n) for n in score.walk() if n.op == "input"}
@@ -210,7 +210,7 @@ class KernelTerms(KernelInputs):
 
     @property
     def inward(self) -> tuple[Statement, ...]:
-        """A backward step's statements from the plain score to the final one, slopes on the way."""
+        """A backward step's statements from the plain score to the final one, with slopes on the way."""
         found: list[Statement] = []
         for term, given in zip(self.backward_terms, self.spec.scores, strict=True):
             first, *others = (*term.before, term.value)
@@ -219,12 +219,12 @@ class KernelTerms(KernelInputs):
 
     @property
     def guarded(self) -> tuple[Statement, ...]:
-        """The statements that clear slopes which must not be read where the mask hides the score."""
+        """The statements that zero slopes where the mask hides the score and they must not be used."""
         return tuple(statement for term in self.backward_terms for statement in term.guarded)
 
     @property
     def steep(self) -> bool:
-        """True if scores have slopes of their own, one for each."""
+        """True if some term has a slope of its own for each score."""
         return any(shared.reaches[0] == {"q", "k"} for shared in self._shared)
 
     @property
@@ -265,7 +265,7 @@ class KernelTerms(KernelInputs):
 
     def idle(self, total: Sum) -> bool:
         """True if a row's sum is 0 without a gradient of the LSE: adding a constant to a row changes no weight."""
-        # it is as far from 0 as out is rounded, and a running sum would add that up over all later rows
+        # it differs from 0 by the rounding of out, and a running sum would add that up over all later rows
         if self.spec.sink or total.access.side != "q" or total.access.input.scan:
             return False
         terms = self.backward_terms
@@ -274,7 +274,7 @@ class KernelTerms(KernelInputs):
         return not any(changed or slope.text for t, changed in found for s, slope in t.sums if s == total)
 
     def default(self, given: Input) -> tuple[Statement, ...]:
-        """The statements that work an input out, at last as `value`, where the call leaves it out."""
+        """The statements that compute an input's default, finally as `value`, if the call leaves the input out."""
         assert given.default is not None
         parts, (value,) = sharing.share([given.default], "part")
         named = (Statement(name, self.text(node)) for name, node in parts)
@@ -283,7 +283,7 @@ class KernelTerms(KernelInputs):
 
     @cached_property
     def weight(self) -> Weight:
-        """A class of variants by what their terms load, for which tables of tiles are kept."""
+        """The class of the variant by what its terms load and compute; tables of tiles are kept for each class."""
         if self.spec.dropout or any(access.form in ("pair", "entry") for access in self.accesses):
             return "heavy"
         rows = [access.input for access in self.accesses if access.form == "row"]
@@ -308,12 +308,12 @@ class KernelTerms(KernelInputs):
 
 
 def _caps(node: Node) -> bool:
-    """True if a function of scores has a faster version on Hopper GPUs, where it meets numbers near 0."""
+    """True if a function of scores has a faster version on Hopper GPUs, for arguments near 0."""
     return FUNCTIONS[node.op].hopper and any(n.op == "var" and n.value == "score" for n in node.walk())
 
 
 def _finite(node: Node) -> bool:
-    """True if a value is made of whole numbers in ways that leave it finite."""
+    """True if a value is computed from integers by operations that keep it finite."""
     return all(
         n.op in _CLOSED or n.op == "num" or (not n.args and n.type == "int") or (n.definition and _finite(n.definition))
         for n in node.walk()

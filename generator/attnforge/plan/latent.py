@@ -1,6 +1,6 @@
-"""Columns of q and k behind the tiles' own, of specs that say `latent`: a tile of each beside the others.
+"""The columns of q and k beyond a tile's own, in specs that say `latent`: a separate tile holds them for each.
 
-A product of 576 columns is one of 512 and one of 64; rounded up to a power of 2 they would be 1024.
+A product over 576 columns is one over 512 and one over 64; rounded up to a power of 2 it would be over 1024.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from .statements import Block, Branch, Statement
 
 
 def names(a: Analysis, *texts: str) -> tuple[str, ...]:
-    """These names where there are such columns."""
+    """These names if there are such columns, else none."""
     return texts if a.spec.latent else ()
 
 
 def opened(a: Analysis, own: Side) -> tuple[Block, ...]:
-    """The statements by which a program finds these columns of its own rows."""
+    """The statements with which a program loads these columns of its own rows."""
     return _there(a, own, (_load(a, own),), (Statement(f"{own}_rest", "None"),))
 
 
 def scored(a: Analysis, own: Side, cleared: tuple[Block, ...] = ()) -> tuple[Block, ...]:
-    """The statements by which a step adds their products to scores, with a row of `own` in each row."""
+    """The statements with which a step adds their products to scores; each row of a score tile is a row of `own`."""
     other: Side = "k" if own == "q" else "q"
     return _there(a, other, (_load(a, other), *cleared, _product(a, own, other)))
 
 
 def scored_at_once(a: Analysis) -> tuple[Block, ...]:
-    """The same where a program finds rows of both sides anew for each step."""
+    """The same for a program that loads rows of both sides anew in each step."""
     return _there(a, "q", (_load(a, "q"), _load(a, "k"), _product(a, "q", "k")))
 
 
@@ -41,7 +41,7 @@ def zeros(a: Analysis, own: Side) -> tuple[Block, ...]:
 
 
 def passed_back(a: Analysis, own: Side, wanted: str = "") -> tuple[Block, ...]:
-    """The statements that add a step's share to their gradient; `wanted` is text of whether a launch makes it."""
+    """The statements that add a step's share to their gradient; `wanted` is text of whether a launch computes it."""
     x, total = ("k" if own == "q" else "q"), f"d{own}_rest"
     share = f"add_product({total}, ds.to({x}_rest.dtype), {x}_rest, PRECISION)"
     condition = f"{x}_rest_desc is not None" + (f" and {wanted}" if wanted else "")
@@ -49,7 +49,7 @@ def passed_back(a: Analysis, own: Side, wanted: str = "") -> tuple[Block, ...]:
 
 
 def stored(a: Analysis, own: Side) -> tuple[Block, ...]:
-    """The statements that store it."""
+    """The statements that store their gradient."""
     heads, x = ("Hq" if own == "q" else a.kv_heads), f"d{own}"
     place = f"{x}_ptr + first_row * D + BLOCK_D, {heads} * D"
     rows = f"{x}_rest * {a.slope}, {own}_start, {own}_len"
@@ -57,7 +57,7 @@ def stored(a: Analysis, own: Side) -> tuple[Block, ...]:
 
 
 def columns(a: Analysis, width: str) -> str:
-    """Text of the columns of a tile that holds whole rows, D or DV of them."""
+    """Text of the number of columns of a tile that holds whole rows of `width` D or DV."""
     if width == "D" and a.spec.latent:
         return "BLOCK_D if D <= BLOCK_D else 2 * BLOCK_D"
     return f"BLOCK_{width}"
@@ -66,7 +66,7 @@ def columns(a: Analysis, width: str) -> str:
 def _there(
     a: Analysis, x: str, then: tuple[Block, ...], otherwise: tuple[Block, ...] = (), condition: str = ""
 ) -> tuple[Block, ...]:
-    """A branch for calls that have such columns of q or k, in specs that may."""
+    """A branch for calls that have such columns of q or k, in specs that allow them."""
     return (Branch(condition or f"{x}_rest_desc is not None", then, otherwise),) if a.spec.latent else ()
 
 
@@ -81,6 +81,6 @@ def _product(a: Analysis, down: Side, across: Side) -> Statement:
 
 
 def descriptors(a: Analysis, *sides: Side) -> Iterator[tuple[str, str, tuple[str, str]]]:
-    """What loads these columns: a kernel's name for it, the host's text, and the shape of a tile."""
+    """The sources of these columns: a kernel's name for each, the host's text, and the shape of a tile."""
     for x in sides if a.spec.latent else ():
         yield f"{x}_rest_desc", f"runtime.rest({x})", (BLOCKS[x], "REST")

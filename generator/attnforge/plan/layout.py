@@ -1,4 +1,4 @@
-"""Torch texts that lead from the layouts of a call's tensors to those of kernels, and back."""
+"""Torch texts that convert the layouts of a call's tensors to those of kernels, and back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def reduced(given: Input, spec: Spec) -> str:
         dims[dims.index("head")] = "kv_head"
     gone = [i for i, axis in enumerate(dims) if axis not in wanted]
     if given.scan:
-        # what is left of the axes is that of the sums, which have one value where the call gives one
+        # the remaining axes are those of the sums, which have a single value where the call gives one
         return text + f".sum_to_size({given.name}_sums[..., 0, :].shape)"
     if gone:
         text += f".sum(({', '.join(map(str, gone))},))" if len(gone) == 1 else f".sum(({', '.join(map(str, gone))}))"
@@ -43,16 +43,16 @@ def _shared_total(given: Input, rank: int) -> str:
     axis = given.shared_batch
     if axis is None:
         return "total"
-    # an axis of size 1 stands for any size
+    # an axis of size 1 broadcasts
     size = f"{given.name}.shape[{given.axes.index(axis)}]" if axis.rest else f"max(min({axis.per}, total.shape[0]), 1)"
     padding = "0, 0, " * (rank - 1) + f"0, -total.shape[0] % {size}"
     return f"torch.nn.functional.pad(total, ({padding})).unflatten(0, (-1, {size})).sum({0 if axis.rest else 1})"
 
 
 def scan_view(given: Input, spec: Spec) -> tuple[str, str]:
-    """Torch texts: an input with the axes that a scan takes, (batch, head, token), and what leads back to its own.
+    """Torch texts: an input with the axes that a scan takes, (batch, head, token), and the way back to its own axes.
 
-    The way back ends contiguous. Packed sequences have no batch axis.
+    The way back ends with a contiguous tensor. Packed sequences have no batch axis.
     """
     axes = [kind for kind in given.kinds if not (kind == "batch" and spec.packed)]
     order = [axis.kind for axis in seen_axes(given, spec) if axis.kind in axes]

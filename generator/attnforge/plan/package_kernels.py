@@ -1,4 +1,4 @@
-"""The kernels of a package: what each takes, and what the host gives it, for definitions and calls alike."""
+"""The kernels of a package: the parameters of each, and the host's arguments, for definitions and calls alike."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tile_states import TileStates
 
 @dataclass(frozen=True)
 class PackageKernels(SharedParameters):
-    """The kernels of a variant: those of its family, and those that prepare what they read."""
+    """The kernels of a variant: those of its family, and those that prepare their inputs."""
 
     @cached_property
     def own(self) -> Kernels:
@@ -33,12 +33,12 @@ class PackageKernels(SharedParameters):
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
-        """The gradients of learned inputs that each score may have a value of its own of, a kernel for each."""
+        """The gradients of learned inputs that may have a value of their own for each score, with a kernel for each."""
         return self.own.pairs
 
     @property
     def described(self) -> bool:
-        """Whether kernels read values of rows by descriptors."""
+        """Whether kernels read values of rows through descriptors."""
         return bool(self._rows)
 
     @property
@@ -47,13 +47,13 @@ class PackageKernels(SharedParameters):
 
     @property
     def level(self) -> str:
-        """Text of whether descriptors can read values of queries by position, or "" where none would."""
+        """Text of whether descriptors can read values of queries by position, or "" if no kernel would use them."""
         asked = self.own.dkv and any(p.condition == "level" for p in self.own.dkv.parts)
         return self.storage.level if asked else ""
 
     @cached_property
     def rotate(self) -> Kernel:
-        """Pairs of components of q and k, turned by the angles of their positions."""
+        """The kernel that rotates pairs of components of q and k by the angles of their positions."""
         sides = []
         for x in ("q", "k"):
             axes = (*self.storage.outer, "column")
@@ -92,13 +92,13 @@ class PackageKernels(SharedParameters):
 
     @cached_property
     def scan(self) -> Kernel:
-        """Cumulative sums over the tokens of each sequence, and where its documents begin and end."""
+        """The kernel of cumulative sums over the tokens of each sequence, and of the ends of its documents."""
         parts = (Parameter("sums_ptr", "*fp32", "sums", written=True),)
         return self._along_tokens("scan", "sums", parts, self.storage.sums())
 
     @cached_property
     def scan_back(self) -> Kernel:
-        """The gradient of what was summed up, from that of the sums."""
+        """The kernel of the gradient of the summed values, from that of the sums."""
         parts = Parameter("dsums_ptr", "*fp32", "dsums"), Parameter("dx_ptr", "*fp32", "dx", written=True)
         return self._along_tokens("scan_back", "dsums", parts, self.storage.dsums())
 
@@ -136,7 +136,7 @@ class PackageKernels(SharedParameters):
 
     @cached_property
     def bounds(self) -> Kernel | None:
-        """The extremes, for each tile, of what masks read along queries and along keys."""
+        """The kernel that notes each tile's extremes of the values that masks read along queries and along keys."""
         notes, a = tuple(self.notes(written=True)), self.analysis
         if not (notes and a.key_states and a.query_states):
             return None
@@ -150,13 +150,13 @@ class PackageKernels(SharedParameters):
 
     @cached_property
     def ranged(self) -> tuple[TileStates, ...]:
-        """The sides whose programs find the ranges of tiles that they need worked out."""
+        """The states of the sides whose programs look up precomputed ranges of the tiles that they need."""
         both = map(self.analysis.states, SIDES)
         return tuple(states for states in both if states and states.ranged and states.walked)
 
     @cached_property
     def ranges(self) -> Kernel | None:
-        """The parts of keys that each part of queries needs, and the other way round."""
+        """The kernel that finds the parts of keys that each part of queries needs, and the other way round."""
         if not self.ranged:
             return None
         states = self.ranged[0]
@@ -174,7 +174,7 @@ class PackageKernels(SharedParameters):
     def _masked(
         self, states: TileStates, tiles: str, parts: Iterable[Parameter], note: tuple[Block, ...]
     ) -> tuple[Block, ...]:
-        """Which of some tiles, batch entries and heads a program has that looks at masks alone, and then `note`s."""
+        """Statements that open a program that evaluates masks alone, up to `note`: its tile, batch entry and head."""
         tile: tuple[Block, ...] = (Statement("tile", f"tl.program_id(0) % {tiles}"),)
         taken = {p.name for p in parts}
         numbers = tuple(number for number in states.numbers if number.target in taken)
@@ -186,7 +186,7 @@ class PackageKernels(SharedParameters):
         return (*tile, heads, *(self.analysis.key_head if grouped else ()), *found)
 
     def _told(self, states: TileStates, named: set[str]) -> Iterable[Parameter]:
-        """What a small kernel takes that looks at the masks alone, and names these."""
+        """The parameters of a small kernel that evaluates masks alone and uses the names in `named`."""
         yield from (p for p in self.sizes(scale=False) if p.name != "Hq" or states.per_head)
         yield from (p for p in self.given(states.inputs) if p.name in named)
         if "kv_h" in named:
@@ -211,7 +211,7 @@ def _noted(a: Analysis, states: TileStates) -> tuple[Block, ...]:
 
 
 def _range_of(states: TileStates) -> tuple[Block, ...]:
-    """The statements that work out and store the range of parts that one part of a side needs."""
+    """The statements that compute and store the range of parts that one part of a side needs."""
     own, other, ends = states.own, OTHER[states.own], ", ".join(RANGE)
     count = f"{other}_tiles"
     step = (

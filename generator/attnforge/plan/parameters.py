@@ -1,4 +1,4 @@
-"""Parameters of kernels, in their order."""
+"""Kernels, their steps and their parameters, in order."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Parameter:
     given: str
     block: tuple[str, ...] = ()  # rows and columns of tiles; of rows, how many
     element: str = "fp32"  # of rows
-    # where calls differ in whether a descriptor can read what is loaded: text of whether it can, of tiles: why not
+    # if calls differ in whether a descriptor can load it: text of whether it can, or of tiles, of why it cannot
     condition: str = ""
-    own: bool = False  # a whole number that each call gives anew, beside floats and tensors
-    written: bool = False  # a tensor that the kernel makes
+    own: bool = False  # an integer that each call gives anew, as it does floats and tensors
+    written: bool = False  # a tensor that the kernel writes
     absent: bool = False  # a tensor that most calls leave out
 
     @property
     def loaded(self) -> str:
-        """The launcher's text for what tiles or values of rows are loaded by."""
+        """The launcher's text of the source from which tiles or values of rows are loaded."""
         if self.type == "fragments":
             return f"runtime.fragment_source({self.given})"
         rows = self.block[0].lower()
@@ -42,7 +42,7 @@ class Parameter:
 
     @property
     def value(self) -> str:
-        """The launcher's text for what shapes tell of it."""
+        """The launcher's text of the value, as far as shapes determine it."""
         return self.loaded if self.type in _LOADED else self.given
 
     @property
@@ -52,13 +52,13 @@ class Parameter:
 
     @property
     def varies(self) -> bool:
-        """Whether the compiler must not bind itself to this value: lengths and options change from call to call."""
+        """Whether the compiler must not specialise on this value: lengths and options change from call to call."""
         return self.type in ("i32", "i64") and (self.own or "_stride_" not in self.name)
 
 
 @dataclass(frozen=True)
 class Function:
-    """A jitted function: the template and the macro of its text, and what the macro is about, if anything."""
+    """A jitted function: the template and the macro of its text, and the macro's arguments, if any."""
 
     template: str
     name: str
@@ -74,7 +74,7 @@ class Function:
 
 
 def jitted(template: str, *names: str) -> tuple[Function, ...]:
-    """Some functions of a template, which is named without its ending."""
+    """Functions of a template, which is named without its file extension."""
     return tuple(Function(f"{template}.jinja", name) for name in names)
 
 
@@ -84,19 +84,19 @@ class Step:
 
     function: str
     results: tuple[str, ...]
-    own: tuple[str, ...]  # what it takes by itself, before constants
-    bundles: tuple[tuple[str, tuple[str, ...]], ...]  # what no step changes: tuples and the names in them
+    own: tuple[str, ...]  # the single values that it takes first
+    bundles: tuple[tuple[str, tuple[str, ...]], ...]  # values that no step changes: tuples and the names in them
     constants: tuple[str, ...]
     tails: bool  # whether the next sequence may begin inside a tile
     masks_all: bool = False  # whether all tiles take the mask
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """All that it takes: it masks where a tile is `mixed`, and clears the next sequence's rows in a `tail`."""
+        """All its parameters: it masks if a tile is `mixed`, and zeroes the next sequence's rows in a `tail`."""
         return (*self._given, *(() if self.masks_all else ("mixed",)), *(("tail",) if self.tails else ()))
 
     def masked(self, blocks: Iterable[Block]) -> tuple[Block, ...]:
-        """What a mask takes, where a tile needs it."""
+        """The statements of a mask, run only if a tile needs it."""
         return tuple(blocks) if self.masks_all else (Branch("mixed", tuple(blocks)),)
 
     @property
@@ -105,12 +105,12 @@ class Step:
 
     @property
     def packed(self) -> tuple[Block, ...]:
-        """The statements before the loops that make the tuples."""
+        """The statements, before the loops, that make the tuples."""
         return tuple(Bundle(name, values, packs=True) for name, values in self.bundles)
 
     @property
     def unpacked(self) -> tuple[Block, ...]:
-        """The statements at the function's head that take them apart."""
+        """The statements, at the start of the function, that take them apart."""
         return tuple(Bundle(name, values, packs=False) for name, values in self.bundles)
 
     @property
@@ -126,16 +126,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel: what it takes, the template of its text, and the statements that fill the template in."""
+    """A kernel: its parameters, the template of its text, and the statements that fill the template in."""
 
     name: str
     parts: tuple[Parameter, ...]
     template: str
-    grid: str = ""  # the launcher's text; "" where the host has a function for it
+    grid: str = ""  # the launcher's text; "" if the host has a function for it
     step: Step | None = None
-    blocks: dict[str, tuple[Block, ...]] = field(default_factory=dict, hash=False)  # by what they are for
+    blocks: dict[str, tuple[Block, ...]] = field(default_factory=dict, hash=False)  # by their place in the template
     texts: dict[str, str] = field(default_factory=dict, hash=False)  # expressions, likewise
-    made: tuple[str, ...] = ()  # statements of the launcher that make what it works in
+    made: tuple[str, ...] = ()  # statements of the launcher that allocate the tensors in which it works
 
     @property
     def tiled(self) -> tuple[Parameter, ...]:
@@ -154,15 +154,15 @@ class Kernel:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """All of them in order: a launch that knows its shapes already fills in the first ones alone."""
+        """All parameters in order: a launch whose shapes are known already fills in the first ones only."""
         return (*self.tiled, *self.given, *self.shaped)
 
     @property
     def written(self) -> frozenset[str]:
-        """The tensors that it makes, or adds to."""
+        """The tensors that it writes or adds to."""
         return frozenset(p.name for p in self.parts if p.written)
 
     @property
     def varying(self) -> tuple[str, ...]:
-        """The parameters that the compiler must not specialize on."""
+        """The parameters on which the compiler must not specialize."""
         return tuple(p.name for p in self.parameters if p.varies)

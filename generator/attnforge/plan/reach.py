@@ -1,4 +1,4 @@
-"""How far a mask lets queries see, as far as numbers of a call tell a host."""
+"""How far back a mask lets queries see, as far as the host can tell from numbers of a call."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ EVERYTHING = "2**28"  # no sequence is longer
 
 @dataclass(frozen=True)
 class Reach:
-    """The host's texts of how many keys before its own position a query may see, and of how many first keys beside."""
+    """The host's texts of how many keys before its own position a query may see, and how many first keys besides."""
 
     reach: str = EVERYTHING
     first_keys: str = "0"
-    numbers: tuple[str, ...] = ()  # the call's numbers that they read
-    forms: tuple[Linear, ...] = field(default=(), compare=False)  # of which the first text is the largest
+    numbers: tuple[str, ...] = ()  # the call's numbers that these texts read
+    forms: tuple[Linear, ...] = field(default=(), compare=False)  # `reach` is the largest of these
 
     @property
     def known(self) -> bool:
-        """Whether numbers tell it; else tensors bound what queries see, or nothing does."""
+        """Whether numbers determine the reach; else tensors limit what queries see, or nothing does."""
         return self.reach != EVERYTHING
 
     def of(self, numbers: Mapping[str, float]) -> int:
-        """The first text's value."""
+        """The value of `reach`."""
         return max([0, *(int(evaluate(form.node(), numbers)) for form in self.forms)])
 
 
 def hides_early_keys(spec: Spec) -> bool:
-    """True if a mask hides keys before a query, as far as its formula tells."""
+    """True if a mask hides keys before a query, judging by its formula."""
     return not all(_shows_all_before(mask.keep) for mask in spec.masks)
 
 
@@ -49,7 +49,7 @@ def _shows_all_before(keep: Node) -> bool:
 
 
 def build(spec: Spec) -> Reach:
-    """The reach of a spec's mask; everything where tensors or nothing at all bound it."""
+    """The reach of a spec's mask; everything if only tensors limit it, or nothing does."""
     scalars, reaches, heads = numbers(spec), list[Linear](), list[Linear]()
     for span in tile_ranges.spans(spec, "k"):
         reach = _first(span.lo, "max", lambda form: _known(atom(variable("q_first")) - form, scalars))
@@ -65,17 +65,17 @@ def build(spec: Spec) -> Reach:
 
 
 def given(spec: Spec) -> Iterable[str]:
-    """The names of all that a call gives beside queries, keys and values, in order."""
+    """The names of all that a call gives besides queries, keys and values, in order."""
     return (*(o.keyword for o in spec.options), *(i.name for i in spec.inputs))
 
 
 def numbers(spec: Spec) -> set[str]:
-    """The names of those that are plain numbers."""
+    """The names of those arguments that are plain numbers."""
     return {o.keyword for o in spec.options} | {i.name for i in spec.inputs if not i.axes}
 
 
 def _known(form: Linear, scalars: set[str]) -> Linear | None:
-    """The form, or more, if numbers of the call alone tell it; what a quotient rounds off is less than its divisor."""
+    """The form, or an upper bound, if the call's numbers determine it; a quotient rounds off less than its divisor."""
     for part, factor in form.terms:
         divisor = part.args[1].value if part.op == "//" and part.args[1].op == "num" else None
         if isinstance(divisor, int) and divisor > 0 and factor < 0 and factor % divisor == 0:
@@ -86,7 +86,7 @@ def _known(form: Linear, scalars: set[str]) -> Linear | None:
 
 
 def _first(end: Node | None, extreme: str, find: Callable[[Linear], Linear | None]) -> Linear | None:
-    """What is found of an end, or of one of those that it is the extreme of."""
+    """The first form that `find` returns for an end, or for one of the ends of which it is the extreme."""
     if end is None:
         return None
     found = (find(linear(x)) for x in (end.args if end.op == extreme else (end,)))

@@ -11,12 +11,12 @@ from .kernel_terms import Sum
 
 @dataclass(frozen=True)
 class Reduction:
-    """What is made of an input's sums."""
+    """How the host computes an input's gradient from its sums."""
 
     input: Input
     sums: tuple[Sum, ...]
-    idle: tuple[Sum, ...]  # those that are 0 unless the LSE has a gradient
-    text: str  # over `total`, the sums added up
+    idle: tuple[Sum, ...]  # the sums that are 0 unless the LSE has a gradient
+    text: str  # torch text of the gradient, over `total`
 
     @property
     def total(self) -> str:
@@ -25,5 +25,5 @@ class Reduction:
         return f"{most} if dlse is None else {every}" if self.idle else every
 
     def made_of(self, sums: Set[Sum]) -> bool:
-        """True if kernels make it that make some sums."""
+        """True if kernels that compute these sums compute all of it."""
         return bool(self.sums) and {*self.sums} <= sums

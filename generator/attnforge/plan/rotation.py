@@ -1,4 +1,4 @@
-"""Statements of the rotary embedding: where positions stand, and the way back for gradients."""
+"""Statements of the rotary embedding: where positions are stored, and the inverse rotation of gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TABLES = (
     *("cos_ptr", "cos_stride_row", "cos_stride_column", "sin_ptr", "sin_stride_row", "sin_stride_column"),
     *("positions_base", "positions_stride_token", "position_end", "PAIRS", "BLOCK_PAIRS"),
 )
-"""What the functions that load cosines and sines take beside positions."""
+"""The arguments, besides positions, of the functions that load cosines and sines."""
 
 
 def columns(a: Analysis) -> str:
@@ -35,18 +35,18 @@ def partners(rope: Rope) -> tuple[Statement, ...]:
 
 
 def inside(a: Analysis) -> tuple[Block, ...]:
-    """Keeps rows before the first position out: those of packed sequences would read a neighbour's."""
+    """The statement that leaves out rows before the first position: packed ones would read those of a neighbour."""
     return (Statement("inside", "position >= 0", "&="),) if a.storage.cut else ()
 
 
 def positions(a: Analysis) -> tuple[Block, ...]:
-    """Where a sequence's positions stand, if the call gives them."""
+    """The statements that locate a sequence's positions, if the call gives them."""
     offset = Statement("positions_base", a.storage.offset("k", "positions", "token"), "+=")
     return (Statement("positions_base", "positions_ptr"), Branch("positions_ptr is not None", (offset,)))
 
 
 def back(a: Analysis, side: Side, rows: tuple[str, str]) -> tuple[Block, ...]:
-    """Turns a program's rows of dq or dk back; `rows` are where the first one stands and how far they are apart."""
+    """Rotates a program's rows of dq or dk back; `rows` are the address of the first row and the stride of rows."""
     if not a.spec.rope:
         return ()
     ahead, block = first_position(side), BLOCKS[side]
@@ -55,7 +55,7 @@ def back(a: Analysis, side: Side, rows: tuple[str, str]) -> tuple[Block, ...]:
 
 
 def turned(a: Analysis, x: Side, head: str) -> tuple[Block, ...]:
-    """Turns a tile of queries or keys into the tensor that the other kernels read."""
+    """Rotates a tile of queries or keys and stores it in the tensor that the other kernels read."""
     places = (
         Statement(
             f"{ptr}_ptr",

@@ -1,9 +1,9 @@
 """Inputs that kernels and reference read as running sums over tokens.
 
-A value of -inf begins a new document: it adds nothing to the sums, and neither side of it is visible from the other.
-Kernels find four parts in one tensor: the sum, what rounding to float32 left of it, and where the token's document
-begins and ends. They measure sums from the first token of their own tile, so that the difference of two late ones is as
-exact as that of two early ones.
+A value of -inf begins a new document: it adds nothing to the sums, and tokens before and after it do not see each
+other. Kernels read four parts from one tensor: the sum, the remainder of its rounding to float32, and the beginning and
+end of the token's document. They measure sums from the first token of their own tile, so that the difference of two
+late sums is as exact as that of two early ones.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ..language.spec import MaskTerm, ScoreTerm, Spec
 from .conditions import shows_itself
 
 REST, BEGIN, END = 1, 2, 3
-# exp(-4096) is 0 in every type, and 4096 times float32's precision is little
+# exp(-4096) is 0 in every type, and 4096 times float32's precision is small
 LARGE = -4096.0
 
 _Q, _K = (Node("var", (), side, "int") for side in "qk")
 
 
 def by_documents(spec: Spec) -> Spec:
-    """The spec with a mask for each running sum that tells documents by their number, as the reference does."""
+    """The spec with a mask for each running sum that compares the numbers of documents, as the reference does."""
     found = [_part(given, "document", 0) for given in spec.inputs if given.scan]
     masks = (_mask(given, Node("==", (_read(given, _Q), _read(given, _K)), None, "bool")) for given in found)
     return dataclasses.replace(spec, masks=(*spec.masks, *masks), inputs=(*spec.inputs, *found))
@@ -44,7 +44,7 @@ def in_kernels(spec: Spec, own: str) -> Spec:
         begin, end = _part(given, "begin", BEGIN), _part(given, "end", END)
         from_begin = Node("<=", (_read(begin, place), other), None, "bool")
         to_end = Node("<", (other, _read(end, place)), None, "bool")
-        # keys behind a query's document are behind the query
+        # keys after a query's document are after the query
         needed = [(begin, from_begin), (end, to_end)]
         needed = needed if not _causal(spec) else needed[:1] if own == "q" else needed[1:]
         masks += [_mask(part, keep) for part, keep in needed]
@@ -53,19 +53,19 @@ def in_kernels(spec: Spec, own: str) -> Spec:
 
 
 def in_cache(spec: Spec) -> Spec:
-    """The spec as kernels of decoding read it: a key and a query lie behind the begin of each other's document."""
+    """The spec as decode kernels read it: key and query lie at or after the beginning of each other's document."""
     masks, parts = [], []
     for given in (i for i in spec.inputs if i.scan):
         begin = _part(given, "begin", BEGIN)
         parts.append(begin)
-        # a query before the first key stands in the first one's document
+        # a query before the first key belongs to the first key's document
         sides = [(_Q, _K)] if _causal(spec) else [(_Q, _K), (_K, Node("max", (_Q, number(0)), None, "int"))]
         masks += [_mask(begin, Node("<=", (_read(begin, own), other), None, "bool")) for own, other in sides]
     return _with_parts(spec, masks, parts)
 
 
 def differ(spec: Spec) -> bool:
-    """True if running sums are read as differences alone, of one at a query and one at a key."""
+    """True if running sums are read only as differences between the sum at a query and the one at a key."""
     sums = {given.name for given in spec.inputs if given.scan}
     roots = (*(term.keep for term in spec.masks), *(term.score for term in in_cache(spec).scores))
     read = [node for root in roots for node in root.walk()]
@@ -74,21 +74,21 @@ def differ(spec: Spec) -> bool:
 
 
 def anchor(name: object) -> str:
-    """What kernels call the sum that an input's running sums are measured from."""
+    """The kernels' name of the sum from which an input's running sums are measured."""
     return f"{name}_anchor"
 
 
 def _with_parts(spec: Spec, masks: Sequence[MaskTerm], parts: Sequence[Input]) -> Spec:
-    """The spec with parts of running sums, masks that read them, and sums by what they are measured from."""
+    """The spec with parts of running sums, masks that read them, and scores that add anchors to single sums."""
     sums = {given.name for given in spec.inputs if given.scan}
     scores = tuple(ScoreTerm(term.label, _absolute(_regrouped(term.score, sums), sums)) for term in spec.scores)
     return dataclasses.replace(spec, masks=(*spec.masks, *masks), scores=scores, inputs=(*spec.inputs, *parts))
 
 
 def by_distance(keep: Node, spec: Spec) -> Node:
-    """An end of a document as a bound of distances, which is never below 0: a token stands in its own document.
+    """An end of a document as a bound of distances, which is never below 0: a token belongs to its own document.
 
-    Beside a causal mask's condition compilers make one comparison of both.
+    Compilers merge it with the condition of a causal mask into one comparison.
     """
     parts = {given.name: given.part for given in spec.inputs}
     distance, bound = Node("-", (_Q, _K), None, "int"), [parts.get(str(arg.value)) for arg in keep.args]
@@ -105,15 +105,15 @@ def by_distance(keep: Node, spec: Spec) -> Node:
 def largest_reset(spec: Spec, given: Input) -> float:
     """The largest value of a running sum's input that begins a document.
 
-    Where scores are raised by nothing but the difference of two sums of values that are never above 0, and each query
-    sees its own key and none after it, weights across a large negative value are 0: such a value begins a document too,
-    and rounds no later sum. Elsewhere it costs those of its own tile their last digits.
+    If only the difference of two sums of values that are never above 0 is added to scores, and each query sees its own
+    key and none after it, then weights across a large negative value are 0: such a value begins a document too, and
+    causes no rounding of later sums. Otherwise it costs the sums of its own tile their last digits.
     """
     reads = [Node("input", (place,), given.name, given.dtype) for place in (_Q, _K)]
     below = [term for term in spec.scores if given.name in {n.value for n in term.score.walk()}]
     if len(below) != 1 or not _causal(spec) or not all(shows_itself(mask.keep) for mask in spec.masks):
         return -math.inf
-    # what else is added may make up for the value
+    # other summands may compensate the value
     if given.maximum is None or given.maximum > 0 or not all(_of_these(s.score, [SCORE, *reads]) for s in spec.scores):
         return -math.inf
     slopes = {reads[0]: 1, reads[1]: -1}
@@ -123,13 +123,13 @@ def largest_reset(spec: Spec, given: Input) -> float:
 
 
 def reset(spec: Spec, given: Input) -> str:
-    """Text of that value."""
+    """Text of the value of `largest_reset`."""
     value = largest_reset(spec, given)
     return repr(value) if math.isfinite(value) else 'float("-inf")'
 
 
 def _of_these(node: Node, leaves: Collection[Node]) -> bool:
-    """True if an expression reads nothing but some leaves and numbers."""
+    """True if an expression reads nothing but these leaves and numbers."""
     if node.op == "input" or not node.args:
         return node.op == "num" or node in leaves
     return all(_of_these(arg, leaves) for arg in node.args)
@@ -159,7 +159,7 @@ def _read(given: Input, place: Node) -> Node:
 
 
 def _regrouped(node: Node, sums: Collection[object]) -> Node:
-    """The expression with two reads of a running sum side by side where one is added and one subtracted."""
+    """The expression with two reads of a running sum next to each other if one is added and one subtracted."""
     node = dataclasses.replace(node, args=tuple(_regrouped(arg, sums) for arg in node.args))
     if node.op not in ("+", "-") or node.type != "float":
         return node
@@ -197,7 +197,7 @@ def _is_sum(node: Node, sums: Collection[object]) -> bool:
 
 
 def _absolute(node: Node, sums: Collection[object]) -> Node:
-    """The node with what sums are measured from added to those that no other one is taken off."""
+    """The node with the anchor added to running sums from which no other one is subtracted."""
     if _is_sum(node, sums):
         return Node("+", (node, Node("local", (), anchor(node.value))))
     if node.op == "-" and all(_is_sum(arg, sums) for arg in node.args) and node.args[0].value == node.args[1].value:

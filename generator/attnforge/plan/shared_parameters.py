@@ -1,4 +1,4 @@
-"""Parameters that several kernels take, in the order in which they take them."""
+"""Parameters that several kernels take, in order."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SharedParameters:
 
     @property
     def storage(self) -> Storage:
-        """How rows stand in the tensors of a call."""
+        """The layout of rows in the tensors of a call."""
         return self.analysis.storage
 
     @property
@@ -58,11 +58,11 @@ class SharedParameters:
         return tuple(f"{given.name}_sums" for given in self.scanned)
 
     def parted(self, side: Side) -> str:
-        """Text of the longest sequence's queries or keys, and how many of them make a tile."""
+        """Text of the number of queries or keys of the longest sequence, and of a tile."""
         return f"{self.storage.longest[SIDES.index(side)]}, {BLOCKS[side].lower()}"
 
     def tiles(self, side: Side) -> str:
-        """Text of how many tiles the queries or the keys of the longest sequence make."""
+        """Text of the number of tiles of queries or keys in the longest sequence."""
         return f"runtime.cdiv({self.parted(side)})"
 
     def axis(self, side: Side) -> Parameter:
@@ -80,7 +80,7 @@ class SharedParameters:
             yield Parameter(name, "tiles", given, block, condition=self.storage.left_out)
 
     def vectors(self, *names: str) -> Iterable[Parameter]:
-        """Vectors with a value for each query, of which steps read a tile's."""
+        """Vectors with a value for each query, which steps read one tile at a time."""
         for name in names:
             yield Parameter(f"{name}_desc", "rows", name, ("BLOCK_M",), condition=self.storage.whole)
 
@@ -96,7 +96,7 @@ class SharedParameters:
         for given in inputs.taken:
             kind = {"float": "fp32", "int": "i32", "bool": "i1"}[given.dtype]
             if not given.axes:
-                # the interpreter takes no truth values
+                # the interpreter does not accept booleans
                 truth = given.dtype == "bool"
                 text = f"int({given.name})" if truth else given.name
                 yield Parameter(given.name, "i32" if truth else kind, text, own=True)
@@ -114,7 +114,7 @@ class SharedParameters:
                 yield Parameter(f"{given.name}_stride_part", "i32", f"{text}.stride(-2)")
 
     def angles(self) -> Iterable[Parameter]:
-        """What tells the angles of positions."""
+        """The parameters that give the angles of positions."""
         if self.spec.rope:
             for name in ("cos", "sin"):
                 yield Parameter(f"{name}_ptr", "*fp32", name)
@@ -142,7 +142,7 @@ class SharedParameters:
         return [Parameter(n, "constexpr", _CONSTANTS.get(n, n.lower())) for n in names if n not in needless]
 
     def skipped(self, side: Side) -> Iterable[Parameter]:
-        """What tells the tiles to skip: their range, or the notes that tell the state of each."""
+        """The parameters that determine the tiles to skip: the range of tiles, or the notes on the state of each."""
         states = self.analysis.states(side)
         if not (states and states.ranged):
             yield from self.notes()
@@ -151,7 +151,7 @@ class SharedParameters:
         yield Parameter(f"{side}_parts", "i32", f"{states.ranges}.shape[1]")
 
     def notes(self, *, written: bool = False) -> Iterable[Parameter]:
-        """Where the extremes of tiles stand."""
+        """The pointers to the extremes of tiles, and the numbers of tiles."""
         states = self.analysis.key_states
         sides = [side for side in SIDES if states and states.noted(side)]
         for side in sides:
@@ -160,7 +160,7 @@ class SharedParameters:
             yield Parameter(f"{side}_tiles", "i32", f"{side}_tiles")
 
     def summed(self, terms: KernelTerms) -> Iterable[Parameter]:
-        """How many rows a head has in the gradients that a kernel of packed sequences writes row by row."""
+        """The number of rows of a head in the gradients that a kernel of packed sequences writes row by row."""
         rows = [s.access for s in terms.learned if s.access.tie and self.storage.cut]
         if any(access.input.scan for access in rows):
             yield Parameter("k_rows", "i32", f"{self.sums[0]}.shape[-1]")
@@ -174,7 +174,7 @@ class SharedParameters:
         walked: tuple[str, ...],
         read: Iterable[str],
     ) -> Step:
-        """A kernel's step: tiles of its own, where it finds those it walks along, and what terms read."""
+        """A kernel's step: it takes the program's own tiles, the means to locate others, and the terms' inputs."""
         by_query = terms.own == "q"
         place, start = self.storage.place("k" if by_query else "q"), "k_start" if by_query else "q_start"
         inside = ("k_pos",) if by_query else ("row", "q_pos", "q_first")

@@ -1,4 +1,4 @@
-"""The statements that make `keep`, which scores of a tile are visible: its bounds first, then what the masks say."""
+"""The statements that compute `keep`, the visible scores of a tile: first its bounds, then the masks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .statements import Statement
 
 
 def masked(terms: KernelTerms, bounds: Iterable[str], *, apart: bool = False, near: str = "") -> tuple[Statement, ...]:
-    """The statements, after those that load what masks read.
+    """The statements, to run after those that load the masks' inputs.
 
     `apart` is for kernels that have a function of this name, which keeps registers of distances apart; `near` is text
-    of the part of a distance that the compiler knows of each of them.
+    of the part of a distance that the compiler knows for each register.
     """
     made, first = [*terms.visible(apart=apart, near=near)], " & ".join(bounds)
     if first:
@@ -25,14 +25,14 @@ def masked(terms: KernelTerms, bounds: Iterable[str], *, apart: bool = False, ne
 
 
 def of_keys(terms: KernelTerms, *, apart: bool = False) -> tuple[Statement, ...]:
-    """Those of a tile whose keys may be behind the last one."""
+    """The statements for a tile whose keys may lie past the last one."""
     return masked(terms, key_bounds(terms), apart=apart)
 
 
 def key_bounds(terms: KernelTerms) -> tuple[str, ...]:
-    """The bound of keys, unless a mask plainly hides all that are behind a query: none stands behind the last key.
+    """The bound of keys, unless a mask plainly hides all keys after a query: no query comes after the last key.
 
-    Rows behind the last query may see keys behind the last one then, and nothing that they make is stored.
+    Rows past the last query may then see keys past the last one, but nothing that they compute is stored.
     """
     hidden = any(hides_late_keys(mask.keep) for mask in terms.spec.masks)
     return () if hidden else (f"(k_pos < k_len){terms.way('k')}",)

@@ -1,4 +1,4 @@
-"""The keywords of decoding: those of `attention`, in the shapes that inputs have beside a cache."""
+"""The keywords of decoding: those of `attention`, with the shapes of inputs alongside a cache."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _ELSEWHERE = ("cos", "sin", "positions", "sinks")  # keywords with checks of the
 
 @dataclass(frozen=True)
 class CachedArgument:
-    """An input among the keywords of decoding."""
+    """A keyword of decoding that gives an input."""
 
     argument: Argument
     shape: str  # text over the sizes that the checks know
     told: str = ""  # the same with the names that users know
-    whole: tuple[int, ...] = ()  # axes where 1 does not stand for any size
-    longer: tuple[int, ...] = ()  # axes that may have more than the call needs
-    packed: str = ""  # its shape where new tokens are packed, if it stands as they do
-    batch: int | None = None  # which of its axes packed tokens lack
+    whole: tuple[int, ...] = ()  # axes that a size of 1 does not broadcast
+    longer: tuple[int, ...] = ()  # axes that may be longer than the call needs
+    packed: str = ""  # its shape if new tokens are packed, if it is laid out as they are
+    batch: int | None = None  # the axis that packed tokens lack
 
     @property
     def made(self) -> str:
-        """Torch text of what its value is where a call leaves it out: one entry stands for all."""
+        """Torch text of its value if a call leaves it out: a single entry, which broadcasts."""
         argument = dataclasses.replace(self.argument, sizes=("1",) * len(self.argument.axes))
         return argument.made(dtype="torch.float32", device="q.device")
 
     @property
     def doc(self) -> str:
-        """What it is, on one line."""
+        """Its description, on one line."""
         return described(self.argument, f"{self.told}, packed {self.packed}" if self.packed else self.told)
 
 
 def build(spec: Spec, arguments: Iterable[Argument]) -> tuple[CachedArgument, ...]:
-    """The keywords that stem from terms and inputs, in order; the spec has the names of the code."""
+    """The keywords that come from terms and inputs, in order; the spec has the names used in code."""
     inputs = {given.name: given for given in spec.inputs}
     taken = (a for a in arguments if a.name not in _ELSEWHERE)
     return tuple(_argument(a, inputs[a.code]) if a.axes else CachedArgument(a, "") for a in taken)

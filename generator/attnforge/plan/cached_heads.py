@@ -1,4 +1,4 @@
-"""Key heads whose rows stand side by side in a cache: a program may read two of them as rows of twice the width."""
+"""Key heads whose rows are adjacent in a cache: a program may read two of them as rows of twice the width."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ _SEVERAL = "KV_HEADS > 1"
 
 @dataclass(frozen=True)
 class Heads:
-    """What a kernel says of the key heads of a program: several, or the one that it has in every call."""
+    """The parts of a kernel that depend on the key heads of a program: `several`, or one in every call."""
 
     several: bool
 
     @property
     def constants(self) -> tuple[Parameter, ...]:
-        """How many there are."""
+        """The parameter with the number of key heads, if there may be several."""
         return (Parameter("KV_HEADS", "constexpr", "heads"),) if self.several else ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The same, for functions that take it by name."""
+        """The name of that parameter, for functions that take it."""
         return tuple(p.name for p in self.constants)
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """The functions that kernels call for them."""
+        """The functions that kernels call for several key heads."""
         return jitted("decode/products", "apart", "own_columns") if self.several else ()
 
     @property
     def grid(self) -> str:
-        """The host's text of how many programs a split of one sequence has."""
+        """The host's text of the number of programs for a split of one sequence."""
         if not self.several:
             return "runtime.cdiv(rows, block_m) * k.shape[2]"
         return "runtime.cdiv(rows * heads, block_m) * (k.shape[2] // heads)"
 
     @property
     def texts(self) -> dict[str, str]:
-        """Expressions: query heads of a program, its first key head, how much wider rows are, and a row's own scale."""
+        """Expressions: query heads of a program, its first key head, the factor of the row width, a row's own scale."""
         if not self.several:
             return {"queries": "GROUP", "first": "kv_h", "wider": "", "k_own": "", "v_own": ""}
         own = {f"{x}_own": f" + own * {x}_scale_stride_head" for x in "kv"}
@@ -54,7 +54,7 @@ class Heads:
 
     @property
     def rows(self) -> tuple[Statement, ...]:
-        """Tokens, heads and positions of a tile's rows, and which of a program's key heads each reads."""
+        """Tokens, heads and positions of a tile's rows, and which of the program's key heads each row reads."""
         found = rows(self.texts["queries"])
         return (*found, Statement("own", "place % QUERIES // GROUP", shape="[BLOCK_M]")) if self.several else found
 
@@ -71,7 +71,7 @@ class Heads:
 
 
 def rows(heads: str = "GROUP") -> tuple[Statement, ...]:
-    """Tokens, heads and positions of a tile's rows; rows behind the last one read what that one does."""
+    """Tokens, heads and positions of a tile's rows; rows past the last one read the same as that one."""
     return (
         Statement(positions.BEGIN, "k_len - q_len"),
         Statement("place", "tile * BLOCK_M + tl.arange(0, BLOCK_M)", shape="[BLOCK_M]"),

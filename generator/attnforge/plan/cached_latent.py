@@ -1,4 +1,4 @@
-"""Latent heads over a cache: columns of q and k behind a tile's 512, and values that are the first columns of keys."""
+"""Latent heads over a cache: columns of q and k beyond a tile's 512, and values that are the first columns of keys."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ V_IN_K = Parameter("V_IN_K", "constexpr", "call.v_in_k and runtime.padded_width(
 
 
 def constants(a: Analysis) -> tuple[Parameter, ...]:
-    """How tiles of few rows stand in products, how many partial sums their weights have, and how values are read.
+    """Whether products of few rows are transposed, how many partial sums weights have, and how values are read.
 
-    Tiles of keys that are tiles of values, too, would have to be turned for one of the two products. As bits are no
-    matter of whether they are, no tile of such specs is.
+    A tile of keys that also serves as the tile of values would have to be transposed for one of the two products. As
+    bits must not depend on whether it serves as both, no tile of such specs is transposed.
     """
     turned, keys, in_twos = "block_m <= FEW", "block_n // 2", "block_m <= FEW and in_twos(q, v)"
     if a.spec.latent:
@@ -40,13 +40,13 @@ def names(a: Analysis, *texts: str) -> tuple[str, ...]:
 
 
 def queries(a: Analysis, load: Callable[[str, bool], Block]) -> tuple[Block, ...]:
-    """The statements that load a tile of queries, and the columns behind it; `load` takes a name, and which of both."""
+    """The statements that load a tile of queries and the columns beyond it; `load` takes a name, and which of both."""
     rest = (Branch(_BEHIND, (load("q_rest", True),), (Statement("q_rest", "None"),)),) if a.spec.latent else ()
     return (load("q_tile", False), *rest)
 
 
 def in_units(a: Analysis) -> tuple[Block, ...]:
-    """The statements that bring queries below 16, each row over a power of 2."""
+    """The statements that bring queries below 16, dividing each row by a power of 2."""
     unit, tile = Statement("q_unit", "row_units(q_tile)"), Statement("q_tile", "in_units(q_tile, q_unit)")
     if not a.spec.latent:
         return unit, tile
@@ -55,7 +55,7 @@ def in_units(a: Analysis) -> tuple[Block, ...]:
 
 
 def scored(a: Analysis, there: str) -> tuple[Block, ...]:
-    """The statements by which a step adds the products of the columns behind to its scores; `there` masks keys."""
+    """The statements with which a step adds the products of the columns beyond to its scores; `there` masks keys."""
     if not a.spec.latent:
         return ()
     load = f"load_places(k_ptr + BLOCK_D, k_place, {there}, D - BLOCK_D, REST).to(q_rest.dtype)"
@@ -74,7 +74,7 @@ def scored(a: Analysis, there: str) -> tuple[Block, ...]:
 
 
 def values(a: Analysis, wider: str) -> tuple[Block, ...]:
-    """The statements that load a tile of values, `wider` than those of a head; columns of keys are there already."""
+    """The statements that load a tile of values, unless keys hold them; `wider` is text of a factor of its width."""
     taken = f"v_ptr, v_place, there, DV{wider}, BLOCK_DV{wider}"
     load = Statement("v_tile", f"load_places({taken}, TURNED).to(q_tile.dtype)")
     if a.spec.latent:
@@ -84,5 +84,5 @@ def values(a: Analysis, wider: str) -> tuple[Block, ...]:
 
 
 def stored(a: Analysis) -> tuple[Block, ...]:
-    """The statements by which a new token is done once its keys are stored."""
+    """The statements that end the work on a new token after its keys are stored, if they hold the values."""
     return (Branch("V_IN_K", (Statement("", "return"),)),) if a.spec.latent else ()

@@ -1,4 +1,4 @@
-"""Which keys of a cache new tokens see: of a tile, for kernels; at most, as far as a call's numbers tell, for hosts."""
+"""The keys of a cache that new tokens see: for kernels those of a tile, for the host a bound from a call's numbers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ SPAN = ("lo", "hi", "full_lo", "full_hi")
 
 @dataclass(frozen=True)
 class KeySpan:
-    """The function that tells which keys a tile of rows sees, and which of them need no mask."""
+    """The function that returns which keys a tile of rows sees, and which of them need no mask."""
 
     tiles: TileRange
-    by_row: frozenset[str]  # names of which each row has a value
+    by_row: frozenset[str]  # names with a value for each row
     function = "key_span"
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """What it takes."""
+        """Its parameters."""
         return (*(("span",) if len(self.tiles.ends) > 1 else ()), *self.tiles.parameters)
 
     @property
@@ -38,7 +38,7 @@ class KeySpan:
 
     @property
     def body(self) -> tuple[Statement, ...]:
-        """Its statements; a span begins where the one before it ends, at the earliest."""
+        """Its statements; no span begins before the end of the previous one."""
         found: list[Statement] = []
         several = len(self.tiles.ends) > 1
         for n, ends in enumerate(self.tiles.ends):
@@ -60,9 +60,9 @@ class KeySpan:
         return (*found, Statement("", f"return {', '.join(SPAN)}"))
 
     def visit(self, *blocks: Block, narrowed: Iterable[Block] = ()) -> tuple[Block, ...]:
-        """The statements that go with `blocks` through the tiles of a split that the rows see, range by range.
+        """The statements that run `blocks` for the tiles of a split that the rows see, range by range.
 
-        Those `narrowed` keep ranges to what else tells of them.
+        Those in `narrowed` restrict ranges further.
         """
         narrowed = tuple(narrowed)
         read = {"lo", "hi", *reads((*narrowed, *blocks))}
@@ -78,28 +78,28 @@ class KeySpan:
         return (Loop("span", "0", str(count), inside),) if count > 1 else inside
 
     def _over_rows(self, extreme: str, text: str) -> str:
-        """Text of an end that holds for all rows of the tile."""
+        """Text of a bound that holds for all rows of the tile."""
         return f"tl.{extreme}({text})" if names(text) & self.by_row else text
 
 
 @dataclass(frozen=True)
 class CachedRange(Reach):
-    """How far new tokens see, and the keys that they do read, over `position` and `k_len`.
+    """How far back new tokens see, and the ranges of keys that they read, over `position` and `k_len`.
 
-    What is read are ends of ranges, as far as numbers tell them.
+    `read` holds the ends of these ranges, as far as numbers determine them.
     """
 
     read: tuple[tuple[str, str], ...] = field(default=(), compare=False)
-    reading: tuple[str, ...] = field(default=(), compare=False)  # the call's numbers that those read
-    summed: str = field(default="0", compare=False)  # text of the first key of which kernels take running sums
+    reading: tuple[str, ...] = field(default=(), compare=False)  # the call's numbers in these texts
+    summed: str = field(default="0", compare=False)  # text of the first key whose running sums kernels use
 
 
 def build(spec: Spec) -> CachedRange:
-    """The range of a spec's mask; everything where tensors or nothing at all bound it."""
+    """The range of a spec's mask; everything if only tensors limit it, or nothing does."""
     found = reach.build(spec)
     read, summed = tuple(_read(spec, reach.numbers(spec))), "0"
     if any(given.scan for given in spec.inputs):
-        # sums are taken over hidden keys, too: all behind the first that may be seen
+        # sums include hidden keys: all after the first key that may be seen
         alone = found.first_keys == "0" and len(tile_ranges.spans(spec, "k")) == 1 and running_sums.differ(spec)
         near = found.known and alone
         summed = "tl.maximum(k_len - q_len - reach, 0)" if near else "0"
@@ -110,7 +110,7 @@ def build(spec: Spec) -> CachedRange:
 
 
 def _read(spec: Spec, scalars: set[str]) -> Iterable[tuple[str, str]]:
-    """Text of the ranges of keys that the program of a row loads for it, or of less."""
+    """Texts of the ranges of keys that a row's program loads for it, or of parts of them."""
     for span in tile_ranges.spans(spec, "k"):
         lo = Node("num", (), 0, "int") if span.lo is None else _of_row(span.lo, "min", scalars)
         hi = Node("var", (), "k_len", "int") if span.hi is None else _of_row(span.hi, "max", scalars)
@@ -119,7 +119,7 @@ def _read(spec: Spec, scalars: set[str]) -> Iterable[tuple[str, str]]:
 
 
 def _of_row(end: Node, extreme: str, scalars: set[str]) -> Node | None:
-    """An end for a tile of one row, if numbers tell it; of the `extreme` of several ends, that of those they tell."""
+    """An end for a tile of one row, if numbers determine it; the `extreme` of several ends may ignore unknown ones."""
     if end.op == "var" and end.value in ("q_first", "q_last"):
         return Node("option", (), "position", "int")
     if end.op in ("option", "input"):

@@ -1,7 +1,7 @@
-"""Running sums of what a cache holds of each token, as kernels of decoding find them.
+"""Running sums over the tokens of a cache, as decode kernels read them.
 
-One kernel sums up the keys of each stretch, another the stretches before each. The others read both, measured from the
-stretch of a row's own position, so that the difference of two late sums is as exact as that of two early ones.
+One kernel sums the keys of each stretch, another the stretches before each. The other kernels read both, relative to
+the stretch of a row's own position, so that the difference of two late sums is as exact as that of two early ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .running_sums import anchor
 from .statements import Statement
 
 SHARED = ("first_stretch", "stretches")
-"""What kernels know of all running sums: the first stretch that has room, and how many have."""
+"""The values that all running sums share in kernels: the first stretch that is stored, and how many are."""
 _AT = "first_stretch, stretches"
 
 
@@ -32,7 +32,7 @@ def before(given: Input) -> str:
 
 
 def found(given: Input) -> tuple[Statement, ...]:
-    """The statements that find the sums of a tile's rows, and what these measure them from."""
+    """The statements that locate the sums of a tile's rows, and compute the sums from which rows measure them."""
     head = {"head": "h[:, None]", "kv_head": "kv_h"}
     h = next((head[kind] for kind in given.kinds if kind in head), "0")
     strides = f"{given.name}_stride_sequence, {given.name}_stride_head"
@@ -45,7 +45,7 @@ def found(given: Input) -> tuple[Statement, ...]:
 
 
 def value(access: Access, place: str) -> str:
-    """Text of what an access reads at some places, which tell keys of a sequence."""
+    """Text of the values of an access at `place`, the indices of keys of a sequence."""
     given = access.input
     if given.source:
         return f"find_begin({base(given)}, {place}, q_begin, k_len, {_AT})"
@@ -58,7 +58,7 @@ def value(access: Access, place: str) -> str:
 
 
 def narrowed(access: Access) -> Statement:
-    """The statement that keeps a range of keys to the documents of rows, by where those of rows or of keys begin."""
+    """The statement that restricts a range of keys to the rows' documents, by the beginnings that the access reads."""
     if access.side == "q":
         ends = f"tl.maximum(lo, tl.min({access.name})), tl.maximum(full_lo, tl.max({access.name}))"
         return Statement("lo, full_lo", ends)

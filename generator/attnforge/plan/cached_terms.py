@@ -1,4 +1,4 @@
-"""The terms of a spec as decoding kernels read them: rows are pairs of a new token and a head, keys stand in pages."""
+"""The terms of a spec as decode kernels read them: rows are pairs of a new token and a head, keys are in pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEYS = "[None, :]"
 
 @dataclass(frozen=True)
 class CachedTerms(KernelTerms):
-    """The terms over a tile of rows and keys; what differs between heads differs between its rows."""
+    """The terms over a tile of rows and keys; values that differ between heads differ between its rows."""
 
     def leaf_text(self, node: Node) -> str:
         """Text of a leaf of an expression."""
@@ -30,16 +30,16 @@ class CachedTerms(KernelTerms):
         return f"h{_ROWS}" if node.op == "var" and node.value == "h" else super().leaf_text(node)
 
     def extent(self, access: Access) -> frozenset[str]:
-        """The sides along which an access differs inside a tile."""
+        """The sides along which an access varies inside a tile."""
         own = "head" in access.input.kinds or cached_sums.reads(access)
         return super().extent(access) | ({"q"} if own else frozenset())
 
     def reach(self, node: Node) -> frozenset[str]:
-        """The sides along which an expression differs inside a tile."""
+        """The sides along which an expression varies inside a tile."""
         return frozenset({"q"}) if node.op == "var" and node.value == "h" else super().reach(node)
 
     def streams(self, given: Input) -> Side | None:
-        """No side: pages do not lie one behind the other, as what a descriptor reads does."""
+        """No side: pages are not contiguous, as a descriptor would require."""
         return None
 
     def points(self, given: Input) -> bool:
@@ -48,27 +48,27 @@ class CachedTerms(KernelTerms):
 
     @property
     def taken(self) -> tuple[Input, ...]:
-        """The inputs that the kernel takes as they are: of others it takes running sums."""
+        """The inputs that the kernel takes as they are; of the others it takes running sums."""
         return tuple(given for given in super().taken if not given.scan)
 
     @property
     def scanned(self) -> tuple[Input, ...]:
-        """The inputs of which it takes running sums."""
+        """The inputs whose running sums it takes."""
         return tuple(given for given in self.spec.inputs if given.scan)
 
     @property
     def narrowed(self) -> tuple[Block, ...]:
-        """The statements that keep a range of keys to the documents of the tile's rows."""
+        """The statements that restrict a range of keys to the documents of the tile's rows."""
         begins = [access for access in self.accesses if access.input.source]
         return tuple(cached_sums.narrowed(access) for access in begins)
 
     @property
     def loading(self) -> bool:
-        """Whether scores take from tensors what differs between keys."""
+        """Whether scores read tensors whose values differ between keys."""
         return any("k" in self.extent(access) for access in self.accesses if access in self.scored)
 
     def loads(self, site: Site) -> tuple[Statement, ...]:
-        """The statements that make accesses available, by where they run: "program", "step", or "mask" in steps."""
+        """The statements that load accesses at a site: "program", "step", or "mask" in steps."""
         found = list(self.before(site))
         for given in self.scanned if site == "program" else ():
             found += serving(self.readers(given), cached_sums.found(given))
@@ -79,17 +79,17 @@ class CachedTerms(KernelTerms):
         return tuple(dict.fromkeys(found))
 
     def passed(self, read: Iterable[str], known: Iterable[str], more: Iterable[str] = ()) -> tuple[str, ...]:
-        """The names that a step reads and does not know anyway, rows among packed new tokens included."""
+        """The names that a step reads and does not `know` otherwise, including rows among packed new tokens."""
         return super().passed(read, known, ("own_row", *cached_sums.SHARED, *more))
 
     @property
     def paged(self) -> bool:
-        """True if some input stands in pages."""
+        """True if some input is stored in pages."""
         return any(PAGED.holds(access.input) for access in self.accesses)
 
     @property
     def packed(self) -> bool:
-        """True if some input stands as packed new tokens do."""
+        """True if some input is laid out as packed new tokens are."""
         return any(PAGED.follows(access.input) for access in self.accesses)
 
     def _read(self, access: Access) -> Iterator[Statement]:
@@ -131,7 +131,7 @@ class CachedTerms(KernelTerms):
         yield Statement(access.name, value, shape=self._shape(extent))
 
     def _sum(self, access: Access) -> Iterator[Statement]:
-        """The statements that load a running sum, or where the document of a token begins."""
+        """The statements that load a running sum, or the beginning of a token's document."""
         (node,) = access.index
         own = node.value if node.op == "var" else None
         place = {"q": f"tl.maximum(q_pos, 0){_ROWS}", "k": f"k_pos{_KEYS}"}.get(str(own), f"{access.name}_place")
@@ -141,7 +141,7 @@ class CachedTerms(KernelTerms):
         yield Statement(access.name, value, shape=self._shape(self.extent(access)))
 
     def _along(self, access: Access, axis: Axis, index: Node | None) -> str:
-        """Text of the place along an axis of tokens or of a table, within it."""
+        """Text of the index along an axis of tokens or of a table, clamped to it."""
         own = _own(axis, index)
         if own == "k":
             return f"({axis.place('k_pos')}){_KEYS}" if axis.divided else f"k_pos{_KEYS}"
@@ -158,7 +158,7 @@ class CachedTerms(KernelTerms):
 
 
 def _own(axis: Axis, index: Node | None) -> Side | None:
-    """The side whose own position is the place along an axis of keys or tokens."""
+    """The side whose own position is the index along an axis of keys or tokens, if there is one."""
     if axis.kind not in ("key", "token"):
         return None
     if index is None:

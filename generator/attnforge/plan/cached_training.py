@@ -1,4 +1,4 @@
-"""Decoding with the bits of training: what the forward pass takes of a cache, or why it cannot run over one."""
+"""Decoding with the bits of training: what the forward pass reads from a cache, or why it cannot run over one."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from .statements import Statement
 
 @dataclass(frozen=True)
 class CachedTraining:
-    """How the forward pass of a variant runs over what a cache holds of each sequence."""
+    """How the forward pass of a variant runs over the sequences in a cache."""
 
-    spec: Spec  # as decoding kernels see it
+    spec: Spec  # as decode kernels see it
     arguments: tuple[CachedArgument, ...]
 
     @property
     def of_keys(self) -> tuple[Statement, ...]:
-        """The statements that take inputs out of pages, as keys are; `keys_of` is what does so."""
+        """The statements that take inputs out of pages, as keys are taken, with `keys_of`."""
         return tuple(_from_pages(given) for given in self._inputs if PAGED.holds(given))
 
     @property
     def of_tokens(self) -> tuple[Statement, ...]:
-        """The statements that take inputs of packed new tokens apart, as queries are, by `place`."""
+        """The statements that unpack inputs of packed new tokens, as queries are unpacked, by `place`."""
         return tuple(_from_tokens(given) for given in self._inputs if PAGED.follows(given) and "batch" in given.kinds)
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Inputs that stand as new tokens do and that all sequences share: packed ones cannot be taken apart."""
+        """Inputs laid out as new tokens are, but shared by all sequences: packed ones cannot be unpacked."""
         return tuple(
             one.argument.name
             for one, given in zip(self._tensors, self._inputs, strict=True)
@@ -52,18 +52,18 @@ class CachedTraining:
 
     @property
     def by_position(self) -> bool:
-        """Whether keys have to begin with the first one: an input that no page holds is read by positions of keys."""
+        """Whether keys have to begin with the first one: an input outside of pages is read by positions of keys."""
         along = ("key", "token")
         return any(not PAGED.holds(given) and any(kind in along for kind in given.kinds) for given in self._inputs)
 
     @property
     def at_keys(self) -> bool:
-        """Whether queries have to stand at positions of keys: an input is read at both."""
+        """Whether queries have to be at positions of keys: an input is read at both."""
         return any("token" in given.kinds for given in self._inputs)
 
     @cached_property
     def seen(self) -> str:
-        """Text of the keys that new tokens see, by `key` and `begin`; "" where numbers hide no earlier ones."""
+        """Text of which keys new tokens see, over `key` and `begin`; "" if numbers hide no earlier ones."""
         found = []
         for span in tile_ranges.spans(self.spec, "k"):
             ends = [end for end in _ends(span.lo, "max") if self._told(end, {"q_first"})]
@@ -75,18 +75,18 @@ class CachedTraining:
         return " | ".join(found)
 
     def _told(self, end: Node, more: set[str]) -> bool:
-        """Whether numbers of the call, and `more` of each sequence, tell an end of a range."""
+        """Whether numbers of the call, and `more` of each sequence, determine an end of a range."""
         return _leaves(end) <= reach.numbers(self.spec) | more
 
     def _compared(self, op: str, end: Node) -> str:
-        """The host's text of keys compared with an end for the new tokens of each sequence; no number raises there."""
+        """The host's text that compares keys with an end for each sequence's new tokens; it raises for no number."""
         leaf, limits = {"q_first": "begin[:, None]"}, whole_numbers.limits(self.spec.inputs, self.spec.options)
         found = Node(op, (Node("var", value="key", type="int"), of_numbers(end)), type="bool")
         return f"({printers.torch(found, lambda x: leaf.get(str(x.value), str(x.value)), limits, total=True)})"
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """The host's texts of what kernels are told of a sequence: see `entries` of `Dense`."""
+        """The host's texts of a sequence's values in the tensor `entries`: see `Dense`."""
         first_key = "none" if self.by_position else "first_key"
         if self.at_keys:
             return "skipped", "q_len - skipped", first_key, "k_len", "begin + skipped"
@@ -103,7 +103,7 @@ class CachedTraining:
 
 
 def refusal(spec: Spec, by_tile: bool) -> str:
-    """Why decoding cannot have the bits of training, or ""; `by_tile`: a row's bits hang on where its tile begins."""
+    """Why decoding cannot have the bits of training, or ""; `by_tile`: a row's bits depend on where its tile begins."""
     if spec.packed:
         return "attention of this package takes packed sequences alone, and those of a cache have room behind them"
     if any(given.scan for given in spec.inputs):
@@ -114,7 +114,7 @@ def refusal(spec: Spec, by_tile: bool) -> str:
 
 
 def _ends(end: Node | None, extreme: str) -> tuple[Node, ...]:
-    """The ends that one is the `extreme` of."""
+    """The ends of which this one is the `extreme`."""
     return () if end is None else end.args if end.op == extreme else (end,)
 
 
@@ -124,7 +124,7 @@ def _leaves(end: Node) -> set[str]:
 
 
 def _from_pages(given: Input) -> Statement:
-    """The statement that takes an input out of pages; an axis of 1 stands for any size."""
+    """The statement that takes an input out of pages; an axis of size 1 broadcasts."""
     row = next(i for i, kind in enumerate(given.kinds) if kind in ("key", "token"))
     ahead, back = _moved(given.kinds.index("batch"), row)
     sizes = ", ".join(("*k_cache.shape[:2]", *["-1"] * (len(given.axes) - 2)))
@@ -132,7 +132,7 @@ def _from_pages(given: Input) -> Statement:
 
 
 def _from_tokens(given: Input) -> Statement:
-    """The statement that takes an input of packed new tokens apart; they lack the axis of sequences."""
+    """The statement that unpacks an input of packed new tokens, which lack the axis of sequences."""
     batch, row = given.kinds.index("batch"), given.kinds.index("query")
     packed = row - (batch < row)
     ahead = f".movedim({packed}, 0)" if packed else ""
@@ -145,7 +145,7 @@ def _where_given(given: Input, value: str) -> Statement:
 
 
 def _moved(batch: int, row: int) -> tuple[str, str]:
-    """Texts that bring the axes of sequences and of rows to the front, and back."""
+    """Texts that move the axes of sequences and of rows to the front, and back."""
     if (batch, row) == (0, 1):
         return "", ""
     return f".movedim(({batch}, {row}), (0, 1))", f".movedim((0, 1), ({batch}, {row}))"

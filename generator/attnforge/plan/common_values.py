@@ -1,4 +1,4 @@
-"""What the kernels of attention and its gradients take alike, so that the host writes it once."""
+"""The values that the kernels of attention and its gradients have in common, so that the host writes them once."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .parameters import Kernel, Parameter
 
 @dataclass(frozen=True)
 class CommonValues:
-    """The parameters that shapes tell and several kernels take alike, and the host's names that their values read."""
+    """The parameters given by shapes that several kernels share, and the host's names that their values read."""
 
     parameters: tuple[Parameter, ...] = ()
     reads: tuple[str, ...] = ()
 
     def rest(self, kernel: Kernel) -> tuple[Parameter, ...]:
-        """What shapes tell a kernel besides."""
+        """The other parameters of a kernel that are given by shapes."""
         return tuple(p for p in (*kernel.tiled, *kernel.shaped) if p not in self.parameters)
 
 
 def of(kernels: Sequence[Kernel], names: Collection[str]) -> CommonValues:
-    """Those of some kernels; `names` are the host's wherever it launches one of them, in order."""
+    """The common values of these kernels; `names` are those that the host has at each of their launches, in order."""
     told = [p for kernel in kernels for p in (*kernel.tiled, *kernel.shaped)]
     found = []
     for p in dict.fromkeys(told):

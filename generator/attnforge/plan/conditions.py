@@ -1,7 +1,7 @@
 """Conditions as kernels need them.
 
-Comparisons of single floats, which the interpreter spreads as floats, are made choices of truth values. What is certain
-to show a query its own key is told from other conditions.
+Comparisons of single floats, which the interpreter broadcasts as floats, become choices of booleans. Conditions that
+are certain to show a query its own key are recognised.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ..expressions.linear_forms import linear, variable
 from ..expressions.tree import COMPARISONS, Node
 
 Reach = Callable[[Node], Collection[str]]
-"""From an expression to the sides along which it differs inside a tile."""
+"""From an expression to the sides along which it varies inside a tile."""
 
 
 def beside_tiles(node: Node, reach: Reach) -> Node:
-    """The expression with comparisons of single floats made int1 where they meet tiles of conditions.
+    """The expression with comparisons of single floats made int1 where they are combined with tiles of conditions.
 
-    The interpreter would spread their result over a tile of floats, which joins no condition.
+    The interpreter would broadcast their result to a tile of floats, which cannot be combined with a condition.
     """
     if not reach(node) or not node.args or node.op == "input":
         return node
@@ -32,7 +32,7 @@ def beside_tiles(node: Node, reach: Reach) -> Node:
 
 
 def as_bool(node: Node) -> Node:
-    """A condition; if a comparison of floats decides it, by a choice of truth values."""
+    """A condition; if it depends on a comparison of floats, as a choice of booleans."""
     floats = (n for n in node.walk() if n.op in COMPARISONS and "float" in {a.type for a in n.args})
     if node.type != "bool" or not any(floats):
         return node
@@ -43,7 +43,7 @@ def as_bool(node: Node) -> Node:
 def shows_itself(keep: Node, least: Mapping[str, float] = MappingProxyType({})) -> bool:
     """True if a condition is certain to show each query the key at its own position.
 
-    `least` tells the least values of numbers that it reads.
+    `least` has the least values of numbers that it reads.
     """
     if keep.op in ("and", "or"):
         return (all if keep.op == "and" else any)(shows_itself(arg, least) for arg in keep.args)
@@ -59,7 +59,7 @@ def shows_itself(keep: Node, least: Mapping[str, float] = MappingProxyType({})) 
 
 
 def at_itself(node: Node) -> Node:
-    """The expression where a query meets the key at its own position."""
+    """The expression for a query and the key at its own position."""
     if node == variable("k"):
         return variable("q")
     return dataclasses.replace(node, args=tuple(map(at_itself, node.args)))

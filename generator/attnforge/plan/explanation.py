@@ -1,4 +1,4 @@
-"""The head of a rendered `kernels.py`: formula, kernels and symbols for a reader who opens no other file."""
+"""The head of a rendered `kernels.py`: formula, kernels and symbols, for a reader who opens no other file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ONE_AXIS = ("scan", "scan_back", "rotate", "bounds", "ranges")  # kernels whose
 
 
 def text(plan: Plan, description: str, code: str) -> str:
-    """The description of the variant, and the sections below it; the glossary is that of the file's code."""
+    """The description of the variant and the sections below it; the glossary is for the file's code."""
     sections = [
         ("Formula, in natural-log units; q and k are positions, in `q . k` the rows there", _formula(plan)),
         ("Softmax, in log2 units", _softmax(plan)),
@@ -129,7 +129,7 @@ def _backward(plan: Plan) -> list[str]:
 
 
 def _sum(plan: Plan, learned: Reduction, total: Sum) -> Iterator[Row]:
-    """The line of one sum of gradients of scores."""
+    """The line about one sum of gradients of scores."""
     access = total.access
     over, each = "the scores that read it", ""
     if access.form == "pair":

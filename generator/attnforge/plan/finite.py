@@ -1,4 +1,4 @@
-"""Whether values and derivatives are certain to be finite for all finite q and k, and shelter for others."""
+"""Whether values and derivatives are certain to be finite for all finite q and k, and how others are kept harmless."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _SAFE = printers.LEAVES | {"num", "+", "-", "neg"}
 def wild(terms: Iterable[Node], inputs: dict[str, Input]) -> bool:
     """True if a derivative of any of these terms may be infinite or NaN where a mask hides the score.
 
-    Each is of the score that those before it have made, which may be infinite or NaN there, too. If one may, the
-    reference masks what terms read, as 0 times such a derivative is NaN.
+    Each term takes the score that those before it have computed, which may be infinite or NaN there, too. If any
+    derivative may, the reference masks the terms' inputs, as 0 times such a derivative is NaN.
     """
     score = True
     for term in terms:
@@ -31,7 +31,7 @@ def wild(terms: Iterable[Node], inputs: dict[str, Input]) -> bool:
 
 
 def tame(node: Node, inputs: dict[str, Input], score: bool = True) -> bool:
-    """True if no derivative can be infinite or NaN; `score` tells whether the score is certain to be finite."""
+    """True if no derivative can be infinite or NaN; `score` says whether the score is certain to be finite."""
     if not _learns(node, inputs):
         return True
     args = node.args
@@ -48,7 +48,7 @@ def tame(node: Node, inputs: dict[str, Input], score: bool = True) -> bool:
 
 
 def sheltered(node: Node, inputs: dict[str, Input]) -> Node:
-    """The node, what it does not choose kept from gradients: 0 times an infinite derivative would be NaN."""
+    """The node with unchosen operands kept from gradients: 0 times an infinite derivative would be NaN."""
     args = tuple(sheltered(arg, inputs) for arg in node.args)
     if node.op == "where" and not printers.is_scalar(args[0]):
         condition, *others = args
@@ -59,7 +59,7 @@ def sheltered(node: Node, inputs: dict[str, Input]) -> Node:
 
 
 def _only(condition: Node, node: Node, place: int, inputs: dict[str, Input]) -> Node:
-    """What gets gradients in a node, 0 where the condition chooses the other of two places."""
+    """The node with 0 for all that gets gradients, wherever the condition chooses the other of two operands."""
     if node == SCORE or (node.op == "input" and inputs[str(node.value)].grad):
         pair = (node, _ZERO) if place == 0 else (_ZERO, node)
         return Node("where", (condition, *pair), None, "float")
@@ -73,7 +73,7 @@ def _learns(node: Node, inputs: dict[str, Input]) -> bool:
 
 
 def is_finite(node: Node, score: bool = True) -> bool:
-    """True if a value is certain to be finite for finite q and k, in log2 units as well; `score`: whether that is."""
+    """True if a value is certain to be finite for finite q and k, also in log2 units; `score`: whether the score is."""
     if node.op == "num":
         return abs(float(node.value or 0)) < _LARGE
     if node.op in ("var", "option"):

@@ -16,7 +16,7 @@ _WIDE, _WIDEST = 100, 120  # characters of a line of a formula, and of one with 
 
 @dataclass(frozen=True)
 class Section:
-    """Lines under a title, each with a note beside it or an empty one."""
+    """Lines under a title, each with a note beside it, which may be empty."""
 
     title: str
     lines: tuple[tuple[str, str], ...]
@@ -27,7 +27,7 @@ class Section:
         return self.within(_WIDEST)
 
     def within(self, widest: int) -> list[str]:
-        """The lines for a page of this width; a note that does not fit beside its line stands above it."""
+        """The lines for a page of this width; a note that does not fit beside its line goes above it."""
         width = max((len(left) for left, note in self.lines if note and len(left) <= 60), default=0)
         found: list[str] = []
         for line, note in self.lines:
@@ -41,7 +41,7 @@ class Section:
 
 
 def _wrapped(line: str) -> list[str]:
-    """A line, or several where it is long: broken where the fewest brackets are open, the rest further in."""
+    """A line, or several if it is long: broken where the fewest brackets are open, with the rest indented further."""
     found, indent = [], " " * (4 + len(line) - len(line.lstrip()))
     while len(line) > _WIDE:
         open_ = list(itertools.accumulate((c in "([") - (c in ")]") for c in line))
@@ -90,5 +90,5 @@ def derivatives(spec: Spec) -> Section:
 
 
 def _name(label: str) -> str:
-    """The name of a term; an inline expression has none and says what it is."""
+    """The name of a term; an inline expression has none and explains itself."""
     return label if label.isidentifier() else ""

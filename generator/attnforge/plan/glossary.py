@@ -16,7 +16,7 @@ from .plan import Plan
 
 WIDTH = 116  # characters of a line, after an indentation of four
 Row = tuple[str, str]
-"""Names and their meaning."""
+"""Names and their common meaning."""
 
 
 def text(plan: Plan, file: str, code: str) -> str:
@@ -41,7 +41,7 @@ def symbols(rows: Iterable[Row], code: str) -> Iterator[Row]:
 
 
 def _stands_for(name: str, used: Iterable[str]) -> bool:
-    """True if a name such as x_ptr stands for any of these."""
+    """True if a name such as x_ptr stands for any of the used names."""
     return name.startswith("x_") and any(one.endswith(name[1:]) for one in used)
 
 

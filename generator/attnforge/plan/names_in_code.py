@@ -1,7 +1,7 @@
-"""What generated code calls what a user named: a name with a prefix that no name of the code's own begins with.
+"""The names in generated code of things that a user named: with a prefix that none of the code's own names has.
 
-The code puts suffixes to it: `slopes` is `in_slopes`, in kernels `in_slopes_ptr` and `in_slopes_sum` as well. Where one
-user's name goes on from another one, as `x_ptr` from `x`, its prefix is `in2_`, so that no suffix makes them meet.
+The code appends suffixes: `slopes` is `in_slopes`, and in kernels also `in_slopes_ptr` and `in_slopes_sum`. If one
+user's name extends another one, as `x_ptr` extends `x`, its prefix is `in2_`, so that no suffix makes them collide.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def names_in_code(spec: Spec) -> dict[str, str]:
 
 
 def prefixed(names: Iterable[str]) -> dict[str, str]:
-    """A name in generated code for each name, such that no two of them meet whatever suffixes follow."""
+    """A name in generated code for each name, such that no two of them collide whatever suffixes follow."""
     names = list(names)
     shorter = {name: sum(name.startswith(f"{other}_") for other in names) for name in names}
     return {name: f"in{count + 1 if count else ''}_{name}" for name, count in shorter.items()}

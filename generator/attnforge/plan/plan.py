@@ -1,4 +1,4 @@
-"""The plan that templates print, built from a spec: what each kernel takes, loads, visits, sums, masks and derives."""
+"""The plan that templates print, made from a spec: what kernels take, load, visit, add, mask and differentiate."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ class Plan:
         return running_sums.reset(self.spec, given)
 
     def scan_texts(self, given: Input) -> tuple[str, str]:
-        """How the host hands an input to the scan, and what it drops of the result."""
+        """The host's texts that pass an input to the scan, and bring the result back to the input's axes."""
         return scan_view(given, self.spec)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Statements that open a kernel: which tile, head and sequence a program has, and the positions of its rows."""
+"""Statements at the start of a kernel: the tile, head and sequence of a program, and the positions of its rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .statements import Block, Branch, Call, Comment, Statement, needed
 
 
 def heaviest_first(a: Analysis) -> tuple[Block, ...]:
-    """The tile of queries that a program takes: those with the most to do start first."""
+    """The tile of queries that a program takes: the tiles with the most work start first."""
     if not a.spec.masks and not a.storage.cut:
         return (Statement("tile", "tl.program_id(TILE_AXIS)"),)
     why = "late rows tend to see more keys" if a.spec.masks else "late tiles are those of long sequences"
@@ -23,9 +23,9 @@ def heaviest_first(a: Analysis) -> tuple[Block, ...]:
 
 
 def cleared(a: Analysis, side: Side, tensors: Iterable[tuple[str, str]], share: tuple[str, str, str]) -> Iterator[Call]:
-    """Zeros in a share of the rows that no sequence has: the number of the share, how many there are, rows at a time.
+    """Zeros in a share of the rows of no sequence; `share`: its index, the number of shares, and the rows at a time.
 
-    `tensors` are those of one side that the kernel writes, and how wide their rows are.
+    `tensors` are those of one side that the kernel writes, with the widths of their rows.
     """
     head, heads = ("h", "Hq") if side == "q" else (a.kv, a.kv_heads)
     found = (f"{side}_offset", f"{side}_len", f"{side}_end", f"{side}_total")
@@ -35,9 +35,9 @@ def cleared(a: Analysis, side: Side, tensors: Iterable[tuple[str, str]], share: 
 
 
 def sequence(a: Analysis, side: Side, written: Iterable[tuple[str, str]], tile: str = "tile") -> tuple[Block, ...]:
-    """Where the program's sequence stands, and zeros in a program's share of the rows that no sequence has.
+    """The statements that locate the program's sequence, and zeros in its share of the rows of no sequence.
 
-    `written` are the tensors of one side that the kernel makes, and how wide their rows are.
+    `written` are the tensors of one side that the kernel writes, with the widths of their rows.
     """
     if not a.storage.cut:
         return (*a.storage.found(), *_drawn(a))
@@ -47,12 +47,12 @@ def sequence(a: Analysis, side: Side, written: Iterable[tuple[str, str]], tile: 
 
 
 def beyond(a: Analysis, side: Side) -> tuple[Block, ...]:
-    """Sends programs home whose tile is behind the end of their sequence."""
+    """The statements that end programs whose tile lies past the end of their sequence."""
     return a.storage.beyond(side)
 
 
 def _drawn(a: Analysis) -> tuple[Statement, ...]:
-    """By which row dropout draws for the first one: by its position, where the call tells of positions."""
+    """The row number from which dropout draws for the first row: its position, if the call gives positions."""
     return (
         (Statement("drawn", "0 if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)"),)
         if a.spec.dropout
@@ -61,7 +61,7 @@ def _drawn(a: Analysis) -> tuple[Statement, ...]:
 
 
 def tile_of_queries(a: Analysis, written: tuple[str, str]) -> tuple[Block, ...]:
-    """The tile of queries and the head of a program, its sequence, and the way home behind that one's end."""
+    """The tile of queries, head and sequence of a program, and its return if the tile lies past the sequence's end."""
     return (
         *heaviest_first(a),
         Statement("b, h", "batch_and_head(Hq, TILE_AXIS)"),
@@ -89,18 +89,18 @@ def rows(side: Side) -> tuple[Statement, ...]:
 
 
 def opened(a: Analysis, terms: KernelTerms, side: Side, read: Iterable[str]) -> tuple[Statement, ...]:
-    """A tile's rows and what terms load once for it, as far as what follows reads these names."""
+    """A tile's rows and the values that terms load once for it, as far as the names in `read` need them."""
     return needed((a.begin, *rows(side), *a.scaled, *terms.loads("program")), read)
 
 
 def tile(a: Analysis, x: str, side: Side, columns: str) -> tuple[Statement, ...]:
-    """The statement that loads a tile of a tensor, as many columns of it."""
+    """The statement that loads a tile of a tensor, with so many `columns`."""
     head, rows = "h" if side == "q" else a.kv, BLOCKS[side]
     return (Statement(f"{x}_tile", a.storage.tile(x, side, head, rows, columns), shape=f"[{rows}, {columns}]"),)
 
 
 def zeros(terms: KernelTerms, shape: str) -> tuple[Block, ...]:
-    """The sums that a kernel carries from step to step, before the first one."""
+    """The sums that a kernel carries from step to step, set to 0 before the first one."""
     return tuple(
         Statement(s.name, f"tl.zeros({shape}, tl.float32)", shape=shape, serves=terms.readers(s.access))
         for s in terms.sums
@@ -108,7 +108,7 @@ def zeros(terms: KernelTerms, shape: str) -> tuple[Block, ...]:
 
 
 def next_cleared(a: Analysis, side: Side, *tiles: str) -> tuple[Block, ...]:
-    """Clears the next sequence's rows out of tiles."""
+    """Zeroes the next sequence's rows in tiles."""
     if not a.storage.cut:
         return ()
     what = "rows" if len(tiles) > 1 or not tiles[0].startswith("v") else "values"
@@ -118,6 +118,6 @@ def next_cleared(a: Analysis, side: Side, *tiles: str) -> tuple[Block, ...]:
 
 
 def tail_cleared(a: Analysis, side: Side, *tiles: str) -> tuple[Block, ...]:
-    """The same, in steps that may meet an end of a sequence."""
+    """The same, in steps that may reach the end of a sequence."""
     cleared = next_cleared(a, side, *tiles)
     return (Branch("tail", cleared),) if cleared else ()

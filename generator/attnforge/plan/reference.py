@@ -1,4 +1,4 @@
-"""A spec -> the texts that the reference and the checks of `attention` are made of."""
+"""The texts that make up the reference and the checks of `attention`, from a spec."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class Oracle(suite_cases.Decided):
 
     keep: tuple[str, ...]  # lines of code
     score: tuple[str, ...]
-    prepare: dict[str, str]  # input, by its name in code -> text that turns it into what the terms read
-    slices: dict[str, str]  # the same -> its part of one packed sequence, or of a batch entry's rows
+    prepare: dict[str, str]  # input, by its name in code -> text that prepares it for the terms
+    slices: dict[str, str]  # the same -> its part for one packed sequence, or for a batch entry's rows
     guarded: bool  # whether terms read the score and inputs through `visible`
     sequence: bool  # whether terms read the number of the packed sequence
     shapes: dict[str, str]  # input -> text of its shape, over the sizes that the interface knows
-    full_axes: dict[str, str]  # input -> text of the axes where 1 does not stand for any size
+    full_axes: dict[str, str]  # input -> text of the axes that a size of 1 does not broadcast
     samples: dict[str, str]  # keyword -> text that makes one for a test
     sample_sizes: dict[str, str]  # the sizes that these texts name -> their text
-    narrowed: list[tuple[str, tuple[int, ...]]]  # inputs, and axes of them that a test gives a size of 1
-    summed: list[tuple[str, int]]  # inputs that kernels see running sums of, and the axis of these
+    narrowed: list[tuple[str, tuple[int, ...]]]  # inputs, and their axes that a test gives a size of 1
+    summed: list[tuple[str, int]]  # inputs whose running sums kernels read, and the axis of these
     large: list[tuple[str, int, list[int], float]]  # the same, tokens, a value that leaves later sums exact
-    added: tuple[str, ...]  # inputs of pairs that are added to the score last: they may hide what they stand beside
+    added: tuple[str, ...]  # inputs of pairs that are added to the score last: they may hide the score at their place
     faint: bool  # whether terms may give scores that are finite, but not in the kernels' units
     optional: tuple[str, ...]  # keywords that may be left out
     token_axes: tuple[str, ...]  # inputs that are read at both positions: they need q_len <= k_len
@@ -72,11 +72,11 @@ class Oracle(suite_cases.Decided):
 
     @property
     def numbered(self) -> bool:
-        """Whether packed sequences are counted: terms read the number, or it tells which part of an input is one's."""
+        """Whether packed sequences are counted: terms read the number, or it selects a sequence's part of an input."""
         return self.sequence or "sequence" in names(*self.slices.values())
 
     def locals(self, body: str) -> list[tuple[str, str]]:
-        """The sizes and places of scores that the body of the reference uses, in the order of definition."""
+        """The sizes and positions of scores that the body of the reference uses, in the order of definition."""
         words, needed = set(names(re.sub("#.*", "", body))), []
         for name, text in reversed(_LOCALS.items()):
             if name in words:
@@ -104,7 +104,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         text = printers.torch(node, leaf, leaf.limits, total=True)
         text = f"torch.as_tensor({text})" if printers.is_scalar(node) else text
         keep += labelled(f"keep = {text}", mask.label)
-    leaf.guarded = guarded  # masks, which tell what is visible, read all
+    leaf.guarded = guarded  # only from here on: masks, which determine what is visible, read everything
     score: list[str] = []
     for term in own.scores:
         text = printers.torch(_value(sheltered(term.score, inputs)), leaf, leaf.limits, total=True)
@@ -162,7 +162,7 @@ def _added(spec: Spec, inputs: dict[str, Input]) -> tuple[str, ...]:
 
 
 def _value(score: Node) -> Node:
-    """A score term's value, one for each score even where the score does not stand in it."""
+    """A score term's value, one for each score even if the term does not contain the score."""
     return score if any(n == SCORE for n in score.walk()) else Node("+", (_ZEROS, score))
 
 
@@ -194,7 +194,7 @@ def quoted(text: str) -> str:
 
 
 def described(argument: Argument, shape: str) -> str:
-    """What an argument is, on one line: its type and shape, and what its spec says of it."""
+    """The description of an argument on one line: its type and shape, and the spec's words about it."""
     kind = "" if argument.kind == "tensor" and argument.dtype == "float" else argument.dtype
     default = "optional" if argument.absent else ""
     if argument.absent and argument.value is not None:
@@ -204,7 +204,7 @@ def described(argument: Argument, shape: str) -> str:
 
 
 class _Leaf:
-    """Texts of leaves; notes which places and inputs they need."""
+    """Texts of leaves; records which places and inputs they need."""
 
     def __init__(self, spec: Spec, inputs: dict[str, Input]) -> None:
         self.spec, self.inputs, self.guarded = spec, inputs, False
@@ -233,7 +233,7 @@ class _Leaf:
 
     def _read(self, given: Input, node: Node) -> str:
         kinds, whole = given.kinds, not any(axis.divided for axis in given.axes)
-        # axes that stand in a score's own order broadcast by themselves
+        # axes in a score's own order broadcast by themselves
         if kinds == tuple(kind for kind in SCORE_AXES if kind in kinds) and whole:
             return f"{given.name}[{_view(kinds)}]"
         position = node.args[0] if len(node.args) == 1 else None
@@ -264,7 +264,7 @@ class _Leaf:
 
 
 def _row(given: Input, side: str) -> str:
-    """An input read at a position, with the axes of a score: an index would be slow to differentiate."""
+    """An input read at a position, as a view with the axes of a score: an index would be slow to differentiate."""
     axes = [{"q": "query", "k": "key"}[side] if kind == "token" else kind for kind in given.kinds]
     text = given.name
     if side == "q":
@@ -276,7 +276,7 @@ def _row(given: Input, side: str) -> str:
 
 
 def _view(axes: tuple[str, ...]) -> str:
-    """Subscript that gives a tensor the four axes of a score; leading missing axes need no mention."""
+    """Subscript that gives a tensor the four axes of a score; missing leading axes need no mention."""
     marks = [":" if axis in axes else "None" for axis in SCORE_AXES]
     while marks[0] == "None":
         marks.pop(0)
@@ -284,7 +284,7 @@ def _view(axes: tuple[str, ...]) -> str:
 
 
 def _prepare(given: Input, gathered: Container[str], far: Container[str]) -> str:
-    """Text of an input as the terms read it; int32 may not hold whole numbers that are made of those in `far`."""
+    """Text of an input as the terms read it; integers computed from those in `far` may overflow int32."""
     text, whole = given.name, "long" if given.name in far else "int"
     if given.pairs:
         # as in any broadcast, leading axes may be missing
@@ -309,12 +309,12 @@ def _prepare(given: Input, gathered: Container[str], far: Container[str]) -> str
 
 
 def _slice(given: Input) -> str:
-    """The part of an input that belongs to one packed sequence, with a batch axis of 1 where the input has one."""
+    """The part of an input that belongs to one packed sequence, with a batch axis of 1 if the input has one."""
     rows = {"query": "q_first:q_end", "key": "k_first:k_end", "token": "k_first:k_end"}
     if not given.rows:
         if "batch" not in given.kinds:
             return given.name
-        at = given.kinds.index("batch")  # of size 1 it stands for all sequences
+        at = given.kinds.index("batch")  # a size of 1 serves all sequences
         return f"{given.name}.narrow({at}, sequence % {given.name}.shape[{at}], 1)"
     marks = ["None" if kind == "batch" else rows.get(kind, ":") for kind in given.kinds]
     while marks and marks[-1] == ":":
@@ -323,7 +323,7 @@ def _slice(given: Input) -> str:
 
 
 def _part(given: Input) -> str:
-    """The part of an input that belongs to the rows of one batch entry: blocks are counted from its first row."""
+    """The part of an input that belongs to the rows of one batch entry; blocks count from its first row."""
     rows = {"batch": "entry", "query": "queries", "key": "keys", "token": "keys"}
     found = {i: axis for i, axis in enumerate(given.axes) if axis.kind in rows}
     places = ", ".join(f"{i}: {_cut(axis, rows[axis.kind])}" for i, axis in found.items())
@@ -331,7 +331,7 @@ def _part(given: Input) -> str:
 
 
 def _cut(axis: Axis, rows: str) -> str:
-    """Text of the entries, as a range, that a range of rows or a batch entry has."""
+    """Text of the range of entries for a range of rows or for a batch entry."""
     if not axis.divided:
         return rows
     if axis.kind == "batch":
@@ -341,7 +341,7 @@ def _cut(axis: Axis, rows: str) -> str:
 
 
 def _full_axes(count: int, broad: tuple[int, ...]) -> str:
-    """Those of so many axes that must have their size."""
+    """Text of those of `count` axes that must have their full size."""
     full = [str(i) for i in range(count) if i not in broad]
     return f"({', '.join(full)},)" if full else ""
 

@@ -1,6 +1,6 @@
-"""Numbers that the first score term takes the score times, and the last one its result; kernels have places for them.
+"""Constant factors of the score in the first score term, and of the result in the last; kernels apply them elsewhere.
 
-The first goes into the scale of the scores, the second into what turns them into log2 units.
+The first goes into the scale of the scores, the second into the factor that turns them into log2 units.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from ..expressions.tree import SCORE, Node
 
 
 class Factored(NamedTuple):
-    """Score terms without their outermost numbers."""
+    """Score terms without their outermost factors."""
 
     scores: tuple[Node, ...]
-    inner: tuple[str, float] = ("*", 1.0)  # what the first one's score is multiplied or divided by
-    outer: float = 1.0  # what the last one's value is multiplied by
+    inner: tuple[str, float] = ("*", 1.0)  # by which the first term's score is multiplied or divided
+    outer: float = 1.0  # by which the last term's value is multiplied
 
     @property
     def both(self) -> float:
-        """The factor of a gradient of the score on its way through the two."""
+        """The factor that the two contribute to a gradient of the score."""
         op, number = self.inner
         return self.outer * number if op == "*" else self.outer / number
 
 
 def factored(scores: Sequence[Node]) -> Factored:
-    """The terms, and the numbers that they can do without."""
+    """The terms without the factors that can be applied elsewhere, and these factors."""
     if not scores:
         return Factored(())
     found = list(scores)
@@ -49,14 +49,14 @@ def _way(node: Node) -> tuple[str, float] | None:
 
 
 def _ways(node: Node) -> frozenset[tuple[str, float] | None]:
-    """All ways in which an expression scales the score before it does anything else; None for as it is."""
+    """All ways in which an expression scales the score before it does anything else; None for an unscaled score."""
     if way := _way(node):
         return frozenset({way})
     return frozenset({None}) if node == SCORE else frozenset[tuple[str, float] | None]().union(*map(_ways, node.args))
 
 
 def _bare(node: Node) -> Node:
-    """The expression of a score that is scaled already."""
+    """The expression for a score that is scaled already."""
     if _way(node):
         return SCORE
     return Node(node.op, tuple(map(_bare, node.args)), node.value, node.type, node.column)
@@ -73,7 +73,7 @@ def _outer(node: Node) -> tuple[float, Node]:
 
 
 def _positive(node: Node) -> float | None:
-    """A positive number that takes no float out of its range."""
+    """The value of a positive number that takes no float out of its range, if the node is one."""
     if node.op != "num" or isinstance(node.value, bool | str) or node.value is None:
         return None
     value = float(node.value)

@@ -1,4 +1,4 @@
-"""The sections of a file of kernels: each kernel with the jitted functions that it is the first to call."""
+"""The sections of a file of kernels: each kernel, preceded by the jitted functions that it is the first to call."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .parameters import Function, Kernel, jitted
 
 @dataclass(frozen=True)
 class Section:
-    """Some functions, and the kernel behind them; None for those that several kernels call."""
+    """Some functions, and the kernel after them; None if several kernels call the functions."""
 
     functions: tuple[Function, ...]
     kernel: Kernel | None = None
 
 
 def build(s: PackageKernels, helpers: frozenset[str], defaults: tuple[Input, ...]) -> tuple[Section, ...]:
-    """The sections in order; `helpers` are the functions that expressions call, `defaults` inputs with a default."""
+    """The sections in order; `helpers` are functions that expressions call, `defaults` the inputs with a default."""
     expressions = jitted("portable/expressions", *(name for name in ("moved", *TRITON_HELPERS) if name in helpers))
     made = (Function("portable/defaults.jinja", "default", (given,)) for given in defaults)
     found = [Section((*expressions, *_ranges(s), *made, *_rows(s)))]
@@ -38,10 +38,10 @@ def build(s: PackageKernels, helpers: frozenset[str], defaults: tuple[Input, ...
 
 
 def _ranges(s: PackageKernels) -> Iterator[Function]:
-    """The functions that work out ranges of tiles."""
+    """The functions that compute ranges of tiles."""
     a, walks = s.analysis, s.spec.algorithm.walks
     told = a.key_states is not None and a.key_states.ranged
-    alone = s.pairs or not told  # kernels for pairs look at tiles by themselves
+    alone = s.pairs or not told  # kernels for pairs compute ranges themselves
     if alone:
         yield Function("portable/tiles.jinja", "tile_range")
     if alone and "k" in walks:
@@ -53,7 +53,7 @@ def _ranges(s: PackageKernels) -> Iterator[Function]:
 
 
 def _states(s: PackageKernels) -> Iterator[Function]:
-    """The functions that tell tiles apart by what the call gives."""
+    """The functions that find the states of tiles from the call's tensors."""
     keys, queries = s.analysis.key_states, s.analysis.query_states
     if not keys:
         return

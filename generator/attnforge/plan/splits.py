@@ -1,27 +1,26 @@
-"""Tiles of decoding, and how many keys of a sequence a program goes through."""
+"""The tiles of decode kernels, and how many keys of a sequence one program processes."""
 
 from __future__ import annotations
 
 from .tiles import Tile, family
 
 Ways = tuple[tuple[float, int, int], ...]
-"""From how many programs of a multiprocessor on, warps and stages: those of many hide each other's loads, and have less
-room each. No bits hang on which of them a program has: partial sums are by the first number of warps."""
+"""The least programs per multiprocessor, with the warps and stages for them: many programs hide each other's loads, and
+each has less room. No bits depend on the choice: partial sums follow the first number of warps."""
 Split = tuple[int, Ways, int]
 """Keys of a tile, warps and stages, and keys of a split."""
 Splits = tuple[Split, Split, Split]
-"""For tiles of FEW rows and splits that are short, or long, and for tiles of up to 64 rows."""
+"""For tiles of FEW rows with short and with long splits, and for tiles of up to 64 rows."""
 Table = dict[str, dict[int, Splits]]
-"""By what is stored: 16 bits, float8 or float32. Then by the head size that a row serves up to."""
+"""By the type that is stored: 16 bits, float8 or float32. Then by the largest head size for which a row is used."""
 
 
 def _any(keys: int, warps: int, stages: int, split: int) -> Split:
-    """One that takes the same warps and stages beside any others."""
+    """A split with the same warps and stages for any number of programs."""
     return keys, ((0, warps, stages),), split
 
 
-# measured on an NVIDIA H200 or H100, torch 2.11, triton 3.6; for heads wider than 256 chosen by what the compiler makes
-# of them
+# measured on an NVIDIA H200 or H100, torch 2.11, triton 3.6; for heads wider than 256 chosen by the compiler's output
 _MANY = {64: _any(128, 4, 3, 1024), 128: _any(64, 4, 3, 1024)}
 _TABLE: Table = {
     "16BIT": {
@@ -63,15 +62,15 @@ _TABLE: Table = {
         512: (_any(16, 8, 2, 256), _any(16, 8, 2, 1024), _any(16, 8, 2, 1024)),
     },
 }
-# of up to 64 rows whose scores take from tensors: what they take is copied ahead like keys, and of larger tiles a
-# multiprocessor would have room for one
+# for tiles of up to 64 rows if scores read tensors: these values are copied ahead as keys are, and with larger tiles a
+# multiprocessor would have room for one program only
 _LOADING: dict[str, dict[int, Split]] = {
     "16BIT": {64: _any(64, 4, 3, 1024), 128: _any(32, 4, 3, 1024)},
     "FLOAT8": {64: _any(64, 4, 3, 1024)},
 }
-# of specs that say `latent`, beside those, for values that are columns of keys. With all 128 heads a program has 64 of
-# them: their sum takes half of the registers of 8 warps, their queries 72 KB of shared memory, a tile of 32 keys 36 KB.
-# Tiles of 64 keys multiply with more ease, but leave room for two, of which one is under way, and spill
+# for specs that say `latent`, in addition, for values that are columns of keys. Of all 128 heads a program has 64:
+# their accumulator takes half of the registers of 8 warps, their queries 72 KB of shared memory, a tile of 32 keys
+# 36 KB. Products with tiles of 64 keys are easier, but only two such tiles fit, one of them in flight, and they spill
 _LATENT_SPLITS = (_any(32, 4, 3, 256), _any(32, 4, 3, 1024), _any(32, 8, 3, 1024))
 _LATENT: Table = {
     "16BIT": {576: _LATENT_SPLITS},
@@ -79,20 +78,20 @@ _LATENT: Table = {
     "FP32": {576: (_any(16, 8, 2, 256), _any(16, 8, 2, 1024), _any(16, 8, 2, 1024))},
 }
 
-# of the kernel of latent heads for Hopper GPUs: rows and keys of a tile, stages and keys of a split; and from how many
-# rows of a pair of sequence and key head on it is faster: with 17 to 64 1.6 to 3 times as fast as the portable one is,
-# with 16 as fast or slower, 0.042 to 0.053 ms beside 0.038
+# for the kernel of latent heads on Hopper GPUs: rows and keys of a tile, stages, and keys of a split; and the least
+# rows of a pair of sequence and key head for which it is faster: with 17 to 64 rows it is 1.6 to 3 times as fast as the
+# portable kernel, with 16 as fast or slower, 0.042 to 0.053 ms instead of 0.038
 ON_HOPPER = (64, 64, 2, 1024)
 LEAST_ROWS = 17
 
-FEW = 16  # rows of a tile that stand as columns in products, of which the GPU makes 8 at a time, and of rows 16
+FEW = 16  # rows of a tile that become the columns of products: the GPU computes 16 rows by 8 columns at a time
 CHUNK = 8  # splits that are joined one after the other
-TOGETHER, MANY_ROWS = 4, 2048  # query heads whose rows a program joins, and from how many rows on
-PAIRED = 7  # programs of a multiprocessor from which on one reads two key heads
+TOGETHER, MANY_ROWS = 4, 2048  # query heads that a program joins if splits are few, and from how many rows on
+PAIRED = 7  # from this many programs per multiprocessor on, a program reads two key heads
 
 
 def table(latent: bool, loading: bool) -> Table:
-    """The tiles and splits of a spec that says `latent` or does not, and whose scores take from tensors or do not."""
+    """The tiles and splits of a spec, which may say `latent`, and whose scores may read tensors (`loading`)."""
     sizes = {kind: sizes | (_LATENT[kind] if latent else {}) for kind, sizes in _TABLE.items()}
     for kind, found in _LOADING.items() if loading else ():
         sizes[kind] |= {size: (*sizes[kind][size][:2], many) for size, many in found.items()}
@@ -102,17 +101,17 @@ def table(latent: bool, loading: bool) -> Table:
 def joined(splits: int, columns: int) -> tuple[int, int]:
     """How many chunks of so many splits a program joins at a time, and how many columns of out.
 
-    As many as there are, but no more than 32, of as many columns as 4 warps hold in registers. Generated code has the
-    same rule.
+    All chunks, but no more than 32, with as many columns as 4 warps hold in registers. Generated code has the same
+    rule.
     """
     chunks = min(1 << (-(-splits // CHUNK) - 1).bit_length(), 32)
     return chunks, min(columns, 1024 // chunks)
 
 
 def last(rows: int, columns: int, warps: int) -> tuple[int, int]:
-    """How many rows the program joins that stores the last of few parts, and columns of out at a time; else 0 rows.
+    """How many rows the program that stores the last of few parts joins, and how many columns of out at a time.
 
-    Generated code has the same rule.
+    0 rows if it joins none. Generated code has the same rule.
     """
     at_a_time = min(columns, 256 * warps // rows)
     return (rows, at_a_time) if rows <= FEW and columns <= 4 * at_a_time else (0, 0)
@@ -127,7 +126,7 @@ def tile(tables: Table, latent: bool, head_dim: int, dtype: str, arch: str, rows
     # AMD's matrix instructions have 16 columns
     fewest = 8 if arch.startswith("sm_") and not latent else FEW
     block_m = min(max(rows, fewest), 64 if roomy else FEW)
-    # products are of so many rows there
+    # products have this many rows there
     block_m = 64 if block_m > FEW and whole else block_m
     block_n, ((_, warps, stages), *_), _ = many if block_m > FEW else short
     return Tile(block_m, block_n, warps, stages)

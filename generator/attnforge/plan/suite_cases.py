@@ -1,7 +1,7 @@
-"""Lengths of calls in which each number of a spec decides something: cases for the suites.
+"""Lengths of calls in which each number of a spec makes a difference: cases for the suites.
 
 Numbers are changed one at a time, by one or by a twentieth, and the terms evaluated with and without the change at
-places where they could differ. Whoever finds a difference there needs no proof; what never differs decides nothing.
+places where they could differ. A difference found there needs no proof; a number without any decides nothing.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from ..expressions.tree import Node
 from ..language.spec import Spec
 from . import suite_inputs, tile_ranges
 
-USUAL = (40, 70)  # queries and keys that every suite has a case of
+USUAL = (40, 70)  # queries and keys of a case that every suite has
 ROWS = 12  # queries of the cases that are made here
-LONGEST = 2**14  # keys of them at most
-_STEP = 2  # from a row that is looked at to the next one; a number that a length was made of is the place of one
-_SEEDS = 3  # draws of the call's tensors, in all of which a number has to decide
-_HUNDREDS = (-120.0, -40.0, 40.0, 120.0)  # scores that a scale of 8 leads to
-_STEEPEST = 5000  # how many times a score's relative error a softmax bears; gradients of float32 bear twice as much
-_SPARSE = 7  # from a place that is tried with such scores to the next one
-_MOST_WORK = 300_000  # lengths times what one takes, for numbers that decide in none: ten times what shipped specs have
-_FAINT = 1e-5  # of a score: less is not told from roundings
-_BOUNDS = "#bounds"  # in an Env, where no input is called that
+LONGEST = 2**14  # the most keys of these cases
+_STEP = 2  # distance of the rows that are examined; a number from which a length was made is the position of one
+_SEEDS = 3  # draws of the call's tensors, in all of which a number has to make a difference
+_HUNDREDS = (-120.0, -40.0, 40.0, 120.0)  # scores that result from a scale of 8
+_STEEPEST = 5000  # the most by which softmax may amplify a score's relative error; for float32 gradients twice that
+_SPARSE = 7  # distance of the places that are tried with such scores
+_MOST_WORK = 300_000  # lengths times the work of one, if numbers decide in none: ten times that of shipped specs
+_FAINT = 1e-5  # relative to a score: smaller differences cannot be told from rounding
+_BOUNDS = "#bounds"  # key of an Env; no input has this name
 
 Env = dict[str, Any]
 
 
 def heads(spec: Spec) -> int:
-    """Query heads of these calls: many where each draws anew what a number decides beside."""
+    """Query heads of these calls: many if masks read values drawn for each head, on which a decision also depends."""
     read = {n.value for mask in spec.masks for n in mask.keep.walk() if n.op == "input"}
     return 8 if any(given.name in read and {"head", "kv_head"} & set(given.kinds) for given in spec.inputs) else 1
 
 
-@functools.lru_cache(maxsize=64)  # a spec is asked for several times, by those who print its files one by one
+@functools.lru_cache(maxsize=64)  # each of a spec's files that is printed asks for its cases
 def cases(spec: Spec) -> tuple[tuple[int, int], ...]:
-    """Queries and keys of the calls in which those numbers decide that decide nothing in a usual one."""
+    """Queries and keys of calls for the numbers that make a difference in them, but none in a usual call."""
     own = _Terms(spec)
     waiting = [other for other in _changed(spec) if not own.differ(other, USUAL)]
     lengths = [(ROWS, n) for n in _few(_lengths(spec), spec, len(waiting))]
@@ -59,30 +59,30 @@ def cases(spec: Spec) -> tuple[tuple[int, int], ...]:
 
 
 def steep(spec: Spec) -> bool:
-    """True if scores of a hundred leave a softmax that rounding decides, as of a score's third power."""
+    """True if scores of a hundred lead to a softmax that rounding decides, as for a score's third power."""
     own = _Terms(spec)
     return bool(spec.scores) and any(own.steepness(env, score) > _STEEPEST for env in own.seen() for score in _HUNDREDS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Decided:
-    """What a suite alone asks of a spec: it takes as long as much of a plan, and is worked out for who asks."""
+    """Facts about a spec that only suites need: they take as long as much of a plan, so are computed on demand."""
 
     spec: Spec
 
     @functools.cached_property
     def far(self) -> tuple[tuple[int, int, int], ...]:
-        """Queries, keys and heads of calls in which the numbers of the spec decide."""
+        """Queries, keys and heads of calls in which the numbers of the spec make a difference."""
         return tuple((*lengths, heads(self.spec)) for lengths in cases(self.spec))
 
     @functools.cached_property
     def steep(self) -> bool:
-        """Whether scores of a hundred are too many for its terms."""
+        """Whether scores of a hundred are too large for its terms."""
         return steep(self.spec)
 
 
 def _numbers(spec: Spec) -> set[int]:
-    """The whole numbers that positions may be held against: not those that are an index by themselves."""
+    """The integers with which positions may be compared: not those that are an index by themselves."""
     sides = (arg for term in spec.nodes for n in term.walk() if n.op != "input" for arg in n.args)
     found = {side.value for side in sides if side.op == "num" and type(side.value) is int}
     found |= {int(axis.per) for given in spec.inputs for axis in given.axes if axis.kind in ROW_AXES}
@@ -90,26 +90,26 @@ def _numbers(spec: Spec) -> set[int]:
 
 
 def _lengths(spec: Spec) -> list[int]:
-    """Keys of calls whose queries lie around a number, around twice it, or where two of them lead."""
+    """Keys of calls whose queries lie around a number, its double or triple, or the sum or product of two."""
     numbers = sorted(_numbers(spec))
     pairs = {f(a, b) for a in numbers for b in numbers for f in (int.__add__, int.__mul__)}
     ends = {n + ROWS // 2 for n in (*numbers, *pairs, *(3 * n for n in numbers))}
     found: list[int] = []
     for n in sorted(n for n in ends if USUAL[0] < n <= LONGEST):
-        if not found or n - found[-1] >= ROWS // 4:  # their queries lie at the same places but for two of twelve
+        if not found or n - found[-1] >= ROWS // 4:  # else all but two of twelve queries would be at the same places
             found.append(n)
     return found
 
 
 def _few(lengths: list[int], spec: Spec, waiting: int) -> list[int]:
-    """The lengths, or as many of them as are looked through in seconds, from the first to the last."""
+    """The lengths, or as many of them as can be searched within seconds, from the first to the last."""
     nodes = sum(node.extent[1] for node in spec.nodes)
     work = len(lengths) * (1 + len(_numbers(spec))) * heads(spec) * nodes * waiting
     return lengths[:: 1 + work // _MOST_WORK]
 
 
 def _changed(spec: Spec) -> Iterator[Spec]:
-    """The spec with one number changed: at one place, in all places of a term, or as what entries share."""
+    """The specs with one number changed: at one place, at all places in a term, or as the rows that share an entry."""
     for i, mask in enumerate(spec.masks):
         for keep in _variants(mask.keep):
             masks = (*spec.masks[:i], dataclasses.replace(mask, keep=keep), *spec.masks[i + 1 :])
@@ -160,7 +160,7 @@ class _Terms:
         self._found: dict[tuple[tuple[int, int], int], list[tuple[Env, _Outcome]]] = {}
 
     def differ(self, other: Spec, shape: tuple[int, int]) -> bool:
-        """True if other terms differ somewhere in a call of such a shape, whatever the call's tensors hold."""
+        """True if other terms differ somewhere in a call of this shape, whatever the call's tensors hold."""
         change = _Change(self, other)
         return all(change.decides_at(self._at(shape, seed)) for seed in range(_SEEDS))
 
@@ -169,7 +169,7 @@ class _Terms:
         yield from (env for env, own in self._at(USUAL, 0)[::_SPARSE] if own.scores)
 
     def steepness(self, env: Env, score: float) -> float:
-        """By what multiple of its relative change a score changes the last term's result."""
+        """The change of the last term's result as a multiple of the score's relative change."""
         try:
             *_, near = _scores(self.scores, env, score)
             *_, far = _scores(self.scores, env, score * (1 + _FAINT))
@@ -201,7 +201,7 @@ def _scores(terms: Iterable[Function], env: Env, score: float) -> Iterator[float
 
 
 class _Change:
-    """Terms or inputs of another spec in the place of some of this one's."""
+    """Terms or inputs of another spec in place of some of this one's."""
 
     def __init__(self, own: _Terms, other: Spec) -> None:
         spec = own.spec
@@ -216,7 +216,7 @@ class _Change:
         self._scores = [compiled(term.score) for term in other.scores[self._first :]]
 
     def decides_at(self, places: Iterable[tuple[Env, _Outcome]]) -> bool:
-        """True if one of some places is seen, or its score is, as the own spec does not have it."""
+        """True if the own spec differs at one of some places: in its visibility, or in its score."""
         for env, own in places:
             for i in self._same:
                 if not own.kept[i]:
@@ -244,7 +244,7 @@ class _Change:
 
 
 def _places(spec: Spec, shape: tuple[int, int], seed: int) -> Iterator[Env]:
-    """The pairs of positions at which a number could decide, with all that terms read there."""
+    """The pairs of positions at which a number could make a difference, with all values that terms read there."""
     q_len, k_len = shape
     numbers = {0, *_numbers(spec)}
     options = {o.keyword: suite_inputs.between(o, 17 if o.type == "int" else 0.25) for o in spec.options}
@@ -267,7 +267,7 @@ class _Read:
         self._given, self._written = given, given.written
 
     def of(self, env: Env) -> float | Callable[..., float]:
-        """The entry at a place; of an input that is indexed by hand, all of them."""
+        """The entry at a place; for an input that is indexed by hand, a function of the index."""
         return (lambda *index: self._entry(env, index)) if self._written else self._entry(env, ())
 
     def _entry(self, env: Env, index: tuple[float, ...]) -> float:
@@ -298,5 +298,5 @@ def _place(axis: Axis, env: Env, written: float | None) -> int:
 
 @functools.lru_cache(maxsize=2**16)
 def _random(*of: object) -> float:
-    """A number from -1 to 1 that hangs on what is given."""
+    """A number from -1 to 1 that depends on the arguments alone."""
     return int.from_bytes(hashlib.blake2b(repr(of).encode(), digest_size=4).digest(), "big") / 2**31 - 1

@@ -1,4 +1,4 @@
-"""How suites draw what a call passes, and which changes of it their tests try."""
+"""How suites draw the arguments of a call, and which changes of them their tests try."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIZES = {
     "Hq": "case.Hq",
     "Hkv": "case.Hkv",
     "longest": "max(case.k_lens)",
-    # what texts of defaults read
+    # names in the texts of defaults
     "heads": "case.Hq",
     "device": "checks.DEVICE",
     "dtype": "torch.float32",
@@ -46,38 +46,38 @@ def sample(argument: Argument, shape: str, spec: Spec) -> str:
 
 
 def sizing(spec: Spec) -> dict[str, int]:
-    """What a few batch entries are divided by, of the numbers of a call that tell sizes of axes."""
+    """The values of a call's numbers that determine sizes of axes: divisors for a few batch entries."""
     named = {name for given in spec.inputs for name in given.numbers}
     return {given.name: int(between(given, 2)) for given in spec.inputs if given.name in named}
 
 
 def sized(given: Input, spec: Spec) -> Input:
-    """The input with these numbers in place of their names."""
+    """The input with these values in place of the names."""
     return given.filled(sizing(spec))
 
 
 def sizes(samples: Iterable[str], spec: Spec) -> dict[str, str]:
-    """The sizes of a case that the texts of samples name, by their texts."""
+    """The sizes of a case that the texts of samples name, with their own texts."""
     named = names(*samples) | ({"longest"} if spec.rope else set())
     return {name: text for name, text in _SIZES.items() if name in named}
 
 
 def narrowed(broad: Mapping[str, tuple[int, ...]]) -> list[tuple[str, tuple[int, ...]]]:
-    """Inputs and axes of them that tests give a size of 1: the first that may have it, and all that may."""
+    """Inputs and their axes that tests give a size of 1: the first one that may have it, and all that may."""
     return [(name, some) for name, axes in broad.items() for some in dict.fromkeys((axes[:1], axes))]
 
 
 def summed(spec: Spec) -> list[tuple[str, int]]:
-    """The inputs that kernels see running sums of, and the axis of their tokens in a call's tensors."""
+    """The inputs whose running sums kernels read, and the axis of their tokens in a call's tensors."""
     kept = storage.of(spec).kept
     return [(x.name, [axis.kind for axis in kept(x)].index("token")) for x in spec.inputs if x.scan]
 
 
 def large(spec: Spec) -> list[tuple[str, int, list[int], float]]:
-    """The same, with tokens and a large value there, after which sums have to be exact.
+    """The same, with tokens and a large value for them, after which sums have to be exact.
 
-    What the first token has stands in all sums. A value between others stays out of them where it begins a document;
-    elsewhere the sums of a tile that it falls into lie far apart, and are only as exact as large numbers are.
+    The value of the first token is part of all sums. A later value is left out of them if it begins a document;
+    otherwise the sums of its tile are far apart, and only as exact as large numbers are.
     """
     given, found = {x.name: x for x in spec.inputs}, []
     for name, axis in summed(spec):
@@ -88,13 +88,13 @@ def large(spec: Spec) -> list[tuple[str, int, list[int], float]]:
 
 
 def between(argument: Argument | Input | RuntimeOption, value: float) -> float:
-    """The value, or the limit that it lies beyond."""
+    """The value, clamped to the limits."""
     low = value if argument.minimum is None else max(argument.minimum, value)
     return low if argument.maximum is None else min(argument.maximum, low)
 
 
 def _integers(argument: Argument, shape: str, few: bool) -> str:
-    """Of a few numbers, so that equal ones meet, or of as many as there are positions."""
+    """Integers out of a few, so that some are equal, or out of as many as there are positions."""
     low = int(between(argument, 0))
     high = None if argument.maximum is None else int(argument.maximum)
     if few:
@@ -113,7 +113,7 @@ def _floats(argument: Argument, shape: str, by_row: bool) -> str:
     if argument.default:
         return f"{argument.default} * (1 + make.floats({shape}) / 8)"
     beyond = "" if low is None and high is None else ".abs()"
-    # what all rows share may be multiplied by a distance: large ones would leave a softmax of one key
+    # values that all rows share may be multiplied by a distance: large ones would leave a softmax of one key
     text = f"make.floats({shape}){beyond}{'' if by_row else ' / 8'}"
     if low is not None:
         return f"{low} + {text}" if low else text

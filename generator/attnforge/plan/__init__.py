@@ -1,1 +1,1 @@
-"""The content of a variant's kernels, host code and suite, worked out before anything is printed."""
+"""The content of a variant's kernels, host code and suite, computed before anything is printed."""

@@ -69,7 +69,7 @@ class Analysis:
 
     @property
     def scaled(self) -> tuple[Statement, ...]:
-        """The statement that combines the scale and log2 units into one factor, if no score terms come between them."""
+        """The statement that merges the scale and the factor for log2 units, if no score terms come between them."""
         return () if self.spec.scores else (IN_LOG2,)
 
     @property

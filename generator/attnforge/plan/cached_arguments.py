@@ -19,14 +19,14 @@ _ELSEWHERE = ("cos", "sin", "positions", "sinks")  # keywords with checks of the
 
 @dataclass(frozen=True)
 class CachedArgument:
-    """A keyword of decoding that gives an input."""
+    """A keyword of decoding that comes from a term or an input."""
 
     argument: Argument
     shape: str  # text over the sizes that the checks know
     told: str = ""  # the same with the names that users know
-    whole: tuple[int, ...] = ()  # axes that a size of 1 does not broadcast
+    whole: tuple[int, ...] = ()  # axes along which a size of 1 does not broadcast
     longer: tuple[int, ...] = ()  # axes that may be longer than the call needs
-    packed: str = ""  # its shape if new tokens are packed, if it is laid out as they are
+    packed: str = ""  # its shape with packed new tokens, if it is laid out as they are
     batch: int | None = None  # the axis that packed tokens lack
 
     @property

@@ -40,7 +40,7 @@ def names(a: Analysis, *texts: str) -> tuple[str, ...]:
 
 
 def queries(a: Analysis, load: Callable[[str, bool], Block]) -> tuple[Block, ...]:
-    """The statements that load a tile of queries and the columns beyond it; `load` takes a name, and which of both."""
+    """The statements that load a tile of queries and the columns beyond it; `load` takes a name, and True for these."""
     rest = (Branch(_BEHIND, (load("q_rest", True),), (Statement("q_rest", "None"),)),) if a.spec.latent else ()
     return (load("q_tile", False), *rest)
 

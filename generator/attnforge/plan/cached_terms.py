@@ -79,7 +79,7 @@ class CachedTerms(KernelTerms):
         return tuple(dict.fromkeys(found))
 
     def passed(self, read: Iterable[str], known: Iterable[str], more: Iterable[str] = ()) -> tuple[str, ...]:
-        """The names that a step reads and does not `know` otherwise, including rows among packed new tokens."""
+        """The names that a step reads and that are not `known` to it already, rows among packed new tokens included."""
         return super().passed(read, known, ("own_row", *cached_sums.SHARED, *more))
 
     @property

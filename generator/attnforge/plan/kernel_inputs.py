@@ -169,7 +169,7 @@ class KernelInputs:
             yield from self.places()
 
     def places(self) -> Iterator[Statement]:
-        """The statement that makes floats with the distances of positions, if scores are made of such distances."""
+        """The statement that turns positions into floats with the same distances, if scores contain such distances."""
         own = (distances.as_floats(term.score) for term in self.spec.scores)
         by: list[Place] = [("score", i) for i, node in enumerate(own) if distances.reads_places(node)]
         if by:
@@ -375,7 +375,7 @@ class KernelInputs:
         return found
 
     def passed(self, read: Iterable[str], known: Iterable[str], more: Iterable[str] = ()) -> tuple[str, ...]:
-        """The names, out of the kernel's and `more`, that a step reads and does not `know` otherwise."""
+        """The names, out of the kernel's and `more`, that a step reads and that are not `known` to it already."""
         read = set(read) - set(known)
         sites: tuple[Site, ...] = ("program", "head", "tile")
         outer = [name for site in sites for name in targets(self.loads(site))]

@@ -35,7 +35,7 @@ def of_first(side: Side) -> str:
 
 
 def as_floats(down: Side) -> Statement:
-    """The statement that makes floats with the same differences as a tile's positions; `down` runs down the tile."""
+    """The statement that turns positions into floats with the same distances; the rows of `down` run down a tile."""
     across = OTHER[down]
     first = "k_start" if across == "k" else "q_first"
     value = f"moved({down}_pos[:, None], {across}_pos[None, :], {first})"

@@ -54,7 +54,7 @@ class Oracle(suite_cases.Decided):
     guarded: bool  # whether terms read the score and inputs through `visible`
     sequence: bool  # whether terms read the number of the packed sequence
     shapes: dict[str, str]  # input -> text of its shape, over the sizes that the interface knows
-    full_axes: dict[str, str]  # input -> text of the axes that a size of 1 does not broadcast
+    full_axes: dict[str, str]  # input -> text of the axes along which a size of 1 does not broadcast
     samples: dict[str, str]  # keyword -> text that makes one for a test
     sample_sizes: dict[str, str]  # the sizes that these texts name -> their text
     narrowed: list[tuple[str, tuple[int, ...]]]  # inputs, and their axes that a test gives a size of 1

@@ -1,9 +1,9 @@
 """Inputs that kernels and reference read as running sums over tokens.
 
-A value of -inf begins a new document: it adds nothing to the sums, and tokens before and after it do not see each
-other. Kernels read four parts from one tensor: the sum, the remainder of its rounding to float32, and the beginning and
-end of the token's document. They measure sums from the first token of their own tile, so that the difference of two
-late sums is as exact as that of two early ones.
+A value of -inf begins a new document: it adds nothing to the sums, and neither document is visible from the other.
+Kernels read four parts from one tensor: the sum, the remainder of its rounding to float32, and the beginning and end of
+the token's document. They measure sums from the first token of their own tile, so that the difference of two late sums
+is as exact as that of two early ones.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class Dense:
 
     @property
     def head_rows(self) -> str:
-        """Text of the index of a head's first row in lse and delta, which descriptors can read from there."""
+        """Text of the index of a head's first row in lse and delta, from which descriptors can read."""
         return "(b.to(tl.int64) * Hq + h) * q_total + q_offset"
 
     @property
@@ -278,7 +278,7 @@ class Packed:
 
     @property
     def head_rows(self) -> str:
-        """Text of the index of a head's first row in lse and delta, which descriptors can read from there."""
+        """Text of the index of a head's first row in lse and delta, from which descriptors can read."""
         return "tl.cast(h, tl.int64) * q_rows + q_aligned"
 
     @property
@@ -346,7 +346,7 @@ def of_all_rows(storage: Storage) -> Storage:
 
 
 def broad_axes(given: Input, spec: Spec) -> tuple[int, ...]:
-    """The axes that a size of 1 broadcasts: those indexed by the place in a score, except rows of packed sequences."""
+    """Axes along which a size of 1 broadcasts: all that terms need not index, except rows of packed sequences."""
     stored = of(spec)
     axes = stored.kept(given)
     missing = len(given.axes) - len(axes)

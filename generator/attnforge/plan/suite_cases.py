@@ -40,7 +40,7 @@ def heads(spec: Spec) -> int:
     return 8 if any(given.name in read and {"head", "kv_head"} & set(given.kinds) for given in spec.inputs) else 1
 
 
-@functools.lru_cache(maxsize=64)  # each of a spec's files that is printed asks for its cases
+@functools.lru_cache(maxsize=64)  # each file printed for a spec asks for its cases
 def cases(spec: Spec) -> tuple[tuple[int, int], ...]:
     """Queries and keys of calls for the numbers that make a difference in them, but none in a usual call."""
     own = _Terms(spec)
@@ -216,7 +216,7 @@ class _Change:
         self._scores = [compiled(term.score) for term in other.scores[self._first :]]
 
     def decides_at(self, places: Iterable[tuple[Env, _Outcome]]) -> bool:
-        """True if the own spec differs at one of some places: in its visibility, or in its score."""
+        """True if the change makes a difference at one of these places: in visibility, or in the score."""
         for env, own in places:
             for i in self._same:
                 if not own.kept[i]:

@@ -96,7 +96,7 @@ class TileStates:
 
     @cached_property
     def telling_names(self) -> set[str]:
-        """The names that the kernel that turns extremes into ranges uses besides."""
+        """The names that the kernel that computes ranges from extremes uses as well."""
         ranged = [side for side in self._sides if side.ranged]
         return {name for side in ranged for name in (*targets(side.telling), *reads(side.telling), *side.parameters)}
 

@@ -1,1 +1,1 @@
-"""Kernels for Hopper GPUs: `hopper.py` says which a variant has, other modules what is in them."""
+"""Kernels for Hopper GPUs: `hopper.py` selects those of a variant, the other modules build them."""

@@ -1,8 +1,9 @@
-"""What terms add to all scores of a query or of a key, in kernels for Hopper GPUs.
+"""Addends that terms contribute to all scores of a query or of a key, in kernels for Hopper GPUs.
 
-Forward, products of scores begin with what both add. What a query adds changes none of its weights: backward it is
-taken from the LSE, a worker holds what its keys add, and a score costs one addition more than without terms. What both
-add may learn: see sums.py. A slope times how far a key stands before a query is a float of each, too.
+In the forward pass the accumulator of a score product starts from the addends of query and key. A query's addend
+changes none of its weights: the backward pass subtracts it from the LSE, a worker holds the addends of its keys, and a
+score costs one addition more than without terms. Both addends may be learned: see sums.py. A slope times the distance
+from key to query is also the sum of one float per query and one per key.
 """
 
 from __future__ import annotations
@@ -21,39 +22,39 @@ from ...statements import Bundle, Statement, needed, reads, targets
 from .vectors import Vector
 
 LEAST_SCALE = "1e-30"
-"""The least scale that kernels get: what keys add over it is finite, unless it is larger than 3e8."""
+"""The least scale that kernels get: a key's addend divided by it is finite, unless the addend is larger than 3e8."""
 
 LOG2, PRODUCTS = "LOG2E", "(1 / scale)"
-"""What turns scores into log2 units, and into units of products of queries and keys."""
+"""Factors that convert scores to log2 units, and to the units of query-key products."""
 
 
 class _Part(NamedTuple):
-    """What a term adds, or takes off, to all scores of a query or of a key."""
+    """A float that a term adds to, or subtracts from, all scores of a query or of a key."""
 
     sign: str
     side: Side
     text: str
-    access: Access | None = None  # what reads it, if that is all it is
+    access: Access | None = None  # the access that reads it, if it is nothing but an input's value
 
 
 @dataclass(frozen=True)
 class Added:
-    """What all terms of a variant add up to: floats of its queries and of its keys."""
+    """The sum of all terms of a variant: one float per query and one per key."""
 
     parts: tuple[_Part, ...]
 
     @property
     def learns(self) -> bool:
-        """True if all of it has a gradient that workers can sum up."""
+        """True if each part has a gradient that workers can sum up."""
         return all(part.access for part in self.parts)
 
     @property
     def kind(self) -> str:
-        """The row of tiles.yaml that tells where it pays."""
+        """The row of tiles.yaml that says when this pays off."""
         return "added" if self.learns else "distances"
 
     def of(self, side: Side, unit: str) -> str:
-        """Text of what all scores of a query or of a key have in common."""
+        """Text of the addend that all scores of a query or of a key share, in a unit."""
         (sign, first), *others = ((part.sign, part.text) for part in self.parts if part.side == side)
         return " ".join(
             (f"{sign}{first} * {unit}".removeprefix("+"), *(f"{sign} {text} * {unit}" for sign, text in others))
@@ -61,22 +62,22 @@ class Added:
 
     @property
     def begin(self) -> Vector:
-        """What scores of each key of a tile begin with."""
+        """The addend of each key of a tile, where its scores start."""
         return Vector(Statement("k_added", self.of("k", PRODUCTS), shape="[BLOCK_N]"), "float")
 
     @property
     def of_queries(self) -> Statement:
-        """What scores of each query of a worker begin with.
+        """The addend of each query of a worker, where its scores start.
 
-        It changes none of their weights, but what a key adds can be large where both together are small, and a sum that
-        begins with something large keeps little of a small product.
+        It changes none of their weights, but a key's addend can be large where the sum of both is small, and an
+        accumulator that starts from a large number keeps few digits of a small product.
         """
         return Statement("q_added", self.of("q", PRODUCTS), shape="[64]")
 
     def less(self, terms: KernelTerms, rows: Iterable[Statement]) -> tuple[Bundle | Statement, ...]:
-        """The statements that take what a query has from its LSE, behind the tuple of what they read.
+        """The statements that subtract a query's addend from its LSE, after the tuple of the names they read.
 
-        They stand where `row` is known; `rows` tell the other names of a tile's rows.
+        They go where `row` is known; `rows` define the other names of a tile's rows.
         """
         added = Statement("lse", self.of("q", LOG2), "-=")
         known = (*(one for one in rows if one.target != "row"), *terms.loads("step"))
@@ -85,7 +86,7 @@ class Added:
 
 
 def build(terms: KernelTerms) -> Added | None:
-    """What terms add, if they do nothing else, masks read nothing of it, and each read that learns has one slope."""
+    """The addends, if terms do nothing but add, masks read none of it, and each learned read has a single slope."""
     found = [part for term in terms.spec.scores for part in _parts(term.score, terms)]
     parts = tuple(part for part in found if part is not None)
     read = [part.access for part in parts if part.access]
@@ -100,9 +101,9 @@ def build(terms: KernelTerms) -> Added | None:
 
 
 def _parts(score: Node, terms: KernelTerms, sign: str = "+") -> Iterator[_Part | None]:
-    """What a term adds to the score: floats of rows, and numbers times how far a key stands before a query; else None.
+    """The parts of a term: floats of rows, and numbers times the distance from key to query; None for anything else.
 
-    Such a distance is taken apart, and both positions counted from near the tile at hand, so that floats hold them.
+    A distance is split into its two positions, both counted from near the current tile, so that floats represent them.
     """
     if score == SCORE and sign == "+":
         return
@@ -124,7 +125,7 @@ def _parts(score: Node, terms: KernelTerms, sign: str = "+") -> Iterator[_Part |
 
 
 def _by_distance(number: Node, distance: Node, terms: KernelTerms, sign: str) -> tuple[_Part, ...]:
-    """The parts of a number times how far a key stands before a query; none if it is not that."""
+    """The parts of a number times the distance from key to query; none if the product is something else."""
     ahead = _distance(distance, terms) if _is_number(number, terms) else 0
     if not ahead:
         return ()
@@ -135,14 +136,14 @@ def _by_distance(number: Node, distance: Node, terms: KernelTerms, sign: str) ->
 
 
 def _is_number(node: Node, terms: KernelTerms) -> bool:
-    """True if it is one float, or one of each head."""
+    """True if the node is a single float, or one float per head."""
     if node.op == "input":
         return terms.access(node).form == "value"
     return node.op in ("num", "option")
 
 
 def _distance(node: Node, terms: KernelTerms) -> int:
-    """1 if it is how far a visible key stands before a query; -1 if that is how far behind, 0 if it is neither."""
+    """1 if the node is the distance by which a visible key precedes a query, -1 if it is the negative, else 0."""
     if node.op == "abs":
         behind = any(hides_late_keys(mask.keep) for mask in terms.spec.masks)
         return int(behind and _distance(node.args[0], terms) != 0)

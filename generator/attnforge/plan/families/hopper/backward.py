@@ -1,4 +1,4 @@
-"""The backward pass for Hopper GPUs in one go: dK and dV of a program's keys, and their share of dQ."""
+"""The backward pass for Hopper GPUs in one kernel: dK and dV of a program's keys, and their share of dQ."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .query_walk import QueryWalk
 from .tile_order import KeyOrder
 from .weights import Weights
 
-_ORDER = ("items", "tiles", "group", "grouped", "joined")  # of tiles: runtime.py tells it out of a grid
+_ORDER = ("items", "tiles", "group", "grouped", "joined")  # of tiles: runtime.py derives it from a grid
 _FIXED = ("BLOCK_M", "BLOCK_N", "STAGES")
-_SHARED_OUT = ("q_len", "exchange", "dq_sum_desc", "taken_ptr", "WORKERS")  # to bring a share of dQ to memory
+_SHARED_OUT = ("q_len", "exchange", "dq_sum_desc", "taken_ptr", "WORKERS")  # for writing a share of dQ to memory
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Backward(Weights):
 
     @property
     def launched(self) -> tuple[Kernel, ...]:
-        """All kernels in the order in which they run, with what the host tells them."""
+        """All kernels in the order in which they run, with the parameters that the host passes."""
         before, *after = self.frame.kernels
         told = (q for q in self.parts if q.name not in (*_ORDER, "K_STAGES"))
         axis = Parameter("TILE_AXIS", "constexpr", self.order.axis)
@@ -47,22 +47,22 @@ class Backward(Weights):
 
     @cached_property
     def order(self) -> KeyOrder:
-        """In which order programs take tiles of keys."""
+        """The order in which programs take tiles of keys."""
         return tile_order.of_keys(self.shared.analysis)
 
     @cached_property
     def frame(self) -> Frame:
-        """What runs before and after the kernel that multiplies."""
+        """The kernels that run before and after the one that multiplies."""
         return Frame(self.shared)
 
     @property
     def apart(self) -> CommonValues:
-        """What several of them take alike, as far as the host writes it once: nothing."""
+        """Values that several of these kernels take and the host computes once: none."""
         return CommonValues()
 
     @cached_property
     def parts(self) -> tuple[Parameter, ...]:
-        """What it takes."""
+        """The kernel's parameters."""
         p, terms = self.shared, self.terms
         return (
             *p.operands("q_desc", "k_desc", "v_desc", "dout_desc"),
@@ -75,7 +75,7 @@ class Backward(Weights):
             *p.sizes(),
             *p.storage.aligned(),
             *p.summed(terms),
-            # Gluon reads values of rows through pointers, whatever they are aligned to
+            # Gluon reads values of rows through pointers, whatever their alignment
             *(dataclasses.replace(q, condition="") for q in p.given(terms)),
             *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.sums.all),
             *p.skipped("k"),
@@ -85,7 +85,7 @@ class Backward(Weights):
 
     @property
     def _sums(self) -> Parameter:
-        """What dQ is added up in."""
+        """The accumulator of dQ."""
         return Parameter("dq_sum_desc", "fragments", "dq_sum", written=True)
 
     @cached_property
@@ -97,12 +97,12 @@ class Backward(Weights):
         return Step("accumulate", results, own, self._given(own), constants, False, self._masks_all)
 
     def _loops(self, step: Callable[[str, str], Call]) -> Loops:
-        """The loops over tiles of queries, with a call for each."""
+        """The loops over tiles of queries, with one call per tile."""
         a = self.shared.analysis
-        # mixed and full tiles share a loop, which takes fewer registers than two. Of two that follow each other the
-        # assembler of CUDA 12.8 may have parts of addresses of tiles worked out before the first one alone: the second
-        # one reads what nobody set where the first one has no tile. Where keys behind the last one are all that a mask
-        # hides, a program takes one of two loops, as a branch in the middle of a step costs more
+        # mixed and full tiles share a loop, which takes fewer registers than two. Given two consecutive loops, the
+        # assembler of CUDA 12.8 may compute parts of tile addresses only before the first one: if that loop has no
+        # tile, the second one reads registers that nothing has set. If only keys past the last one have to be masked,
+        # a program runs one of two loops, as a branch in the middle of a step costs more
         return Loops(
             a.queries,
             a.query_states,
@@ -118,9 +118,9 @@ class Backward(Weights):
 
     @cached_property
     def walk(self) -> QueryWalk:
-        """The walk of a worker, with a range of its own where nothing but its keys tells which queries they see.
+        """The walk of a worker, with a range of its own if positions alone determine which queries see its keys.
 
-        Where terms change scores, which takes registers, it was measured to lose more often than to gain.
+        With terms that change scores, which take registers, that was measured to lose more often than to gain.
         """
         a = self.shared.analysis
         loops = self._loops(self.step.call)
@@ -129,7 +129,7 @@ class Backward(Weights):
 
     @property
     def _stage(self) -> tuple[Block, ...]:
-        """The statements that tell a step's stage and the last bit of its round; which way pays was measured."""
+        """The statements that compute a step's stage and phase bit; which form pays off was measured."""
         if self.shared.analysis.spec.masks or self.shared.analysis.spec.scores:
             return (Statement("stage, phase", "at % STAGES, at // STAGES & 1"),)
         return (
@@ -140,7 +140,7 @@ class Backward(Weights):
 
     @property
     def _head_loads(self) -> tuple[Statement, ...]:
-        """What is loaded for each query head."""
+        """The loads for each query head."""
         return tuple(map(self._laid_out, self.terms.loads("head")))
 
     @property
@@ -156,17 +156,17 @@ class Backward(Weights):
 
     @property
     def _lse(self) -> tuple[Block, ...]:
-        """The statements that take what a query's scores share from its LSE, behind the tuple of what they read."""
+        """The statements that subtract a query's addend from its LSE, after the tuple of the names they read."""
         return self.added.less(self.terms, programs.rows("q")) if self.added else ()
 
     @property
     def _k_added(self) -> tuple[Statement, ...]:
-        """What all scores of a worker's keys have in common."""
+        """The addends of a worker's keys."""
         return (Statement("k_added", self.added.of("k", LOG2), shape="[64]"),) if self.added else ()
 
     @property
     def _enter(self) -> tuple[Statement, ...]:
-        """Where the tile of a sequence begins, and its rows; behind a sequence's end there are still some to clear."""
+        """The start of a sequence's tile, and its rows; past the end of a sequence there are still rows to clear."""
         a = self.shared.analysis
         return (
             *((Statement("Hkv", "Hq // GROUP"),) if a.spec.grouped else ()),
@@ -241,12 +241,12 @@ class Backward(Weights):
 
     @property
     def _pieces(self) -> str:
-        """How many [64, 64] tiles of dQ stand side by side, as text."""
+        """The number of [64, 64] tiles of dQ side by side, as text."""
         return "BLOCK_D // 64"
 
     @property
     def _scoring(self) -> dict[str, tuple[Block, ...]]:
-        """The statements of a step that makes weights of scores, and the barrier of tiles that are cut."""
+        """The statements of a step that turns scores into weights, and the barrier for tiles that are cut."""
         return {
             "rows": (*self.step.unpacked, *self._rows(self._scored)),
             "scored": self._scored,
@@ -259,10 +259,10 @@ class Backward(Weights):
 
     @property
     def _hiding(self) -> dict[str, tuple[Block, ...]]:
-        """The statements that a mask takes, where they stand: `hidden` in front of weights, or `masked` behind them.
+        """The statements of the mask, by their place: `hidden` before weights are computed, or `masked` after.
 
-        A branch costs least in front, where the wait for scores parts the step anyway. Where something is added to
-        scores behind it, weights are cleared: what is added may be inf at places that the mask hides.
+        A branch costs least before, where the wait for scores splits the step anyway. If something is added to scores
+        after that, weights are cleared instead: an addend may be inf at positions that the mask hides.
         """
         front = not self._masks_all and not self.added
         hides = Statement("p", "tl.where(keep, p, 0.0)")
@@ -285,7 +285,7 @@ class Backward(Weights):
 
     @cached_property
     def _adder(self) -> Role:
-        """The warp that brings shares of dQ to memory."""
+        """The warp that adds shares of dQ to memory."""
         body = self._walk("at", "add_share", ("at", self._share_tile, *_SHARED_OUT))
         read = {"taken_ptr", *names(*self.order.given)}
         given = ("keys", "turns", "exchange", "dq_sum_desc")
@@ -295,16 +295,16 @@ class Backward(Weights):
         )
 
     def _walk(self, results: str, function: str, taken: tuple[str, ...], *before: Block) -> tuple[Block, ...]:
-        """A walk of those who make no scores: over the same tiles in the same order, with the same call for each.
+        """The walk of warps that compute no scores: the same tiles in the same order, with one call for each.
 
-        In front of it stands what is loaded for a query head to find its tiles, and what comes `before`.
+        Before it come the loads that a query head needs to find its tiles, and the statements in `before`.
         """
         loops = self._loops(lambda mixed, tail: Call(results, function, taken))
         return (*needed(self._head_loads, reads((*loops.range, *before))), *before, *loops.blocks)
 
     @property
     def _share_tile(self) -> str:
-        """The first [64, 64] tile of dQ of the queries at hand, as text."""
+        """The first [64, 64] tile of dQ for the current queries, as text."""
         return f"sum_tile + q_start // 64 * ({self._pieces})"
 
     def _role(
@@ -319,10 +319,10 @@ class Backward(Weights):
         place: str = "",
         walk: QueryWalk | None = None,
     ) -> Role:
-        """Those warps that do `body` for each head, are `given` buffers, and read some names besides.
+        """The warps that run `body` for each head, are `given` buffers, and also `read` some names.
 
-        They work out which tile stands at a `place`, or are told, and walk over the program's tiles of queries, unless
-        they have a walk of their own.
+        They compute which tile is at a `place`, or are handed it, and walk over the program's tiles of queries unless
+        `walk` is one of their own.
         """
         a, terms = self.shared.analysis, self.terms
         heads = (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", body),) if a.spec.grouped else body
@@ -338,9 +338,9 @@ class Backward(Weights):
 
     @property
     def holds_values(self) -> bool:
-        """True if registers hold half of the values."""
+        """True if half of the values are kept in registers."""
         return held_values.fit(self.shared.spec, self._masked)
 
     def _cleared(self, tensors: Iterable[tuple[str, str]], share: tuple[str, str, str]) -> tuple[Block, ...]:
-        """Zeros in a share of the rows of some tensors that no sequence has."""
+        """The statements that zero a share of the rows of some tensors that belong to no sequence."""
         return tuple(programs.cleared(self.shared.analysis, "k", tensors, share)) if self.cut else ()

@@ -1,4 +1,4 @@
-"""How the loading warp of kernels for Hopper GPUs has tiles copied: into one stage of a buffer each."""
+"""Copies that the loading warp of kernels for Hopper GPUs starts: each moves a tile into one stage of a buffer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _COME: tuple[Block, ...] = (Statement("", "mbarrier.wait(come, ends & 1)"), Stat
 
 
 def values(p: SharedParameters) -> tuple[Block, ...]:
-    """The statements that copy a tile of values, once its keys are on their way."""
+    """The statements that copy a tile of values, after the copy of its keys was started."""
     plain = _copied("v", "v_ready.index(stage)")
     if not p.storage.cut:
         return plain
@@ -51,7 +51,7 @@ def keys(p: SharedParameters) -> tuple[Block, ...]:
 
 
 def queries(p: SharedParameters) -> tuple[Block, ...]:
-    """The statements that copy a tile of queries and one of dout in the backward pass."""
+    """The statements that copy a tile of queries and a tile of dout in the backward pass."""
     plain = (*_copied("q", "q_ready.index(stage)"), *_copied("dout", "dout_ready.index(stage)"))
     if not p.storage.cut:
         return plain
@@ -64,7 +64,7 @@ def queries(p: SharedParameters) -> tuple[Block, ...]:
 
 
 def _copied(x: str, barrier: str) -> tuple[Statement, ...]:
-    """The statements that copy the rows at hand of a tensor into a stage, which a barrier counts."""
+    """The statements that copy the current rows of a tensor into a stage; a barrier counts the bytes."""
     copy = f"copy_tile({x}_desc, rows, {barrier}, {x}_buffer.index(stage))"
     return Statement("", f"mbarrier.expect({barrier}, {x}_desc.block_type.nbytes)"), Statement("", copy)
 

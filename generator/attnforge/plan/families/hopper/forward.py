@@ -1,4 +1,4 @@
-"""The forward pass for Hopper GPUs, in Gluon: a warp that loads, and workers that multiply, both through all tiles."""
+"""The forward pass for Hopper GPUs, in Gluon: one warp loads and workers multiply, in a persistent kernel."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _ROWS_OF_SCORES, _KEYS_OF_SCORES = "gl.SliceLayout(1, SCORES)", "gl.SliceLayout(
 _TURNS = ("WORKERS", "WORKER")
 _RUNNING = ("q_tile", "k_start", "buffers")
 _FIXED = ("terms", "STAGES", "D", "BLOCK_N", "SCORES", "OUT")
-_AT_ONCE = "32 if OVERLAPPED else 64"  # scores of a tile that all rows see, as measured
+_AT_ONCE = "32 if OVERLAPPED else 64"  # scores handled at once in a tile that all rows see, as measured
 
 
 @dataclass(frozen=True)
 class Forward:
     """The forward pass of a variant."""
 
-    shared: SharedParameters  # of kernels that no call runs which leaves rows out
-    launched: SharedParameters  # of those with which it shares its launch
-    added: Added | None = None  # what its score terms are, where products of scores begin with it
+    shared: SharedParameters  # of kernels that run only in calls without skipped rows
+    launched: SharedParameters  # of the kernels with which it shares its launch
+    added: Added | None = None  # its score terms, if the accumulators of score products start from them
 
     @cached_property
     def terms(self) -> KernelTerms:
@@ -51,43 +51,43 @@ class Forward:
 
     @cached_property
     def vectors(self) -> tuple[Vector, ...]:
-        """What steps read of each key, beside what its scores begin with."""
+        """The values of each key that steps read, apart from the addend where its scores start."""
         return vectors(self.terms, ("mask",) if self.added else ("step", "mask"))
 
     @property
     def begin(self) -> tuple[Vector, ...]:
-        """What scores of each key begin with, if it is not 0."""
+        """The addend where the scores of each key start, if it is not 0."""
         return (self.added.begin,) if self.added else ()
 
     @cached_property
     def handed(self) -> tuple[Vector, ...]:
-        """All that the loader hands on of each key."""
+        """All values of each key that the loader passes on."""
         return (*self.begin, *self.vectors)
 
     @cached_property
     def read(self) -> tuple[Statement, ...]:
-        """The statements by which it has that of a tile."""
+        """The statements with which it reads those values for a tile."""
         loads = (*self.terms.loads("step"), *self.terms.loads("mask"))
         return needed((*loads, *(vector.read for vector in self.begin)), (vector.name for vector in self.handed))
 
     @cached_property
     def order(self) -> Order:
-        """In which order programs take tiles of queries."""
+        """The order in which programs take tiles of queries."""
         return tile_order.build(self.shared.analysis, self.steady)
 
     @cached_property
     def steady(self) -> bool:
-        """True if rows may keep what their weights are measured from."""
+        """True if rows may keep the reference that their weights are relative to."""
         return steady_rows.fits(self.shared.analysis)
 
     @property
     def _followed(self) -> tuple[str, ...]:
-        """What tells the rows that follow their largest scores, where others do not."""
+        """The name of the flags of rows that track their largest score, if other rows do not."""
         return ("grows",) if self.steady else ()
 
     @cached_property
     def parts(self) -> tuple[Parameter, ...]:
-        """What the kernel takes: what the portable one does, and the order of its tiles."""
+        """The kernel's parameters: those of the portable kernel, and the order of its tiles."""
         p, keys = self.launched, rows_of_keys(self.launched)
         return (
             *p.operands(*keys.operands),
@@ -104,7 +104,7 @@ class Forward:
 
     @cached_property
     def step(self) -> Step:
-        """The function that makes weights of scores."""
+        """The function that turns scores into weights."""
         terms = self.terms
         loads = (*self._loads("step"), *self._loads("mask"))
         results = ("m", "l", "p", "shrink")
@@ -117,17 +117,17 @@ class Forward:
 
     @property
     def _steadily_taken(self) -> tuple[str, ...]:
-        """What a step takes whose rows keep what their weights are measured from."""
+        """Arguments of a step whose rows keep the reference that their weights are relative to."""
         read = {"m", "l", "score", "terms"} | reads((*self._keys(masked=False), *self._scored()))
         return tuple(name for name in (*self._own("m"), "terms", "BLOCK_N") if name in read)
 
     def _own(self, *measured: str) -> tuple[str, ...]:
-        """What a step takes of a tile, and what it measures weights from."""
+        """A step's arguments for a tile, after the `measured` ones that its weights are relative to."""
         return (*measured, "l", "score", "k_start", *(vector.tile for vector in self.vectors))
 
     @cached_property
     def loops(self) -> Loops:
-        """How tiles of keys are visited."""
+        """The loops over tiles of keys."""
         a = self.shared.analysis
         return Loops(a.keys, a.key_states, self.step.call, a.joined, False, self.terms.narrowed)
 
@@ -235,16 +235,16 @@ class Forward:
 
     @property
     def _overlapped(self) -> int:
-        """From how many columns of values on their product runs while a step finds the largest scores, as measured.
+        """The measured number of value columns from which their product overlaps the search for the largest scores.
 
-        Where it is not worth it, other products fill the time: with 128 columns under masks alone, and with 64.
+        Where that is not worth it, other products fill the time: with 128 columns if there are only masks, and with 64.
         """
         weight, worked = self.terms.weight, self.shared.spec.scores and not self.added
         return 128 if weight == "bare" or (weight == "plain" and worked) else 256
 
     @property
     def _shrunk(self) -> tuple[Block, ...]:
-        """What makes a sum smaller once larger scores are found, which a vote may tell to be none: where it pays."""
+        """The statements that rescale the accumulator after larger scores; where it pays off, a vote may skip this."""
         spared: Block = Statement("acc", "shrunk(acc, shrink)")
         if not self.added:
             spared = Branch("OVERLAPPED", (spared,), (Statement("acc", "acc * shrink[:, None]"),))
@@ -252,7 +252,7 @@ class Forward:
         return (Branch("not STEADY", shrunk),) if self.steady else shrunk
 
     def _keys(self, *, masked: bool = True) -> tuple[Statement, ...]:
-        """The positions of a tile's keys, as far as terms read them; masks read nothing if a tile is not `masked`."""
+        """The positions of a tile's keys, if terms read them; masks read nothing unless the tile is `masked`."""
         of_masks = {"k_pos"} | reads((*self._loads("mask"), *self.terms.visible(apart=True)))
         read = reads((*self._loads("step"), *self._score)) | (of_masks if masked else set())
         found = needed(programs.rows("k"), read)
@@ -261,7 +261,7 @@ class Forward:
 
     @property
     def _masked(self) -> tuple[Block, ...]:
-        """The statements that make `keep`."""
+        """The statements that compute `keep`."""
         return (*self._loads("mask"), *visibility.of_keys(self.terms, apart=True))
 
     @property
@@ -271,21 +271,21 @@ class Forward:
 
     @property
     def _score(self) -> tuple[Statement, ...]:
-        """What terms make of a score in a step."""
+        """The statements that apply terms to a score in a step."""
         return () if self.added else self.terms.score
 
     def _scored(self, at_once: str = "") -> tuple[Statement, ...]:
-        """The statements from a product of queries and keys to the score."""
+        """The statements that turn a product of queries and keys into the score."""
         return scaled(self.shared.analysis, self._loads("step"), self._score, at_once)
 
     @property
     def _begun(self) -> tuple[Statement, ...]:
-        """What scores of each query of a worker begin with, if it is not 0."""
+        """The addend where the scores of each query of a worker start, if it is not 0."""
         return (self.added.of_queries,) if self.added else ()
 
     @property
     def _below(self) -> tuple[Statement, ...]:
-        """What a product of scores begins with."""
+        """The initial accumulator of a score product."""
         value = "gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)"
         for vector in self.begin:
             value = f"q_added[:, None] + gl.expand_dims({vector.tile}.load(gl.SliceLayout(0, SCORES)), 0)"
@@ -293,33 +293,33 @@ class Forward:
 
     @property
     def _first_taken(self) -> tuple[str, ...]:
-        """What the first tile of keys of a walk takes."""
+        """The arguments for the first tile of keys of a walk."""
         return ("at", "m", *self._followed, "l", *_RUNNING, *targets(self._begun), *_FIXED)
 
     @property
     def _taken(self) -> tuple[str, ...]:
-        """What each further one takes."""
+        """The arguments for each further tile."""
         at, *more = self._first_taken
         return (at, "visits", "acc", "packed", *more, "WEIGHTS", *_TURNS)
 
     @property
     def _begin_comes(self) -> tuple[Statement, ...]:
-        """The statements that find what a tile's scores begin with, once it is there."""
+        """The statements that wait for a tile's addends, and find them."""
         return (wait(BEGIN_READY), *(vector.at_hand for vector in self.begin)) if self.begin else ()
 
     @property
     def _barriers(self) -> tuple[str, ...]:
-        """The names of the barriers that workers wait for beside those of keys and values."""
+        """The names of the barriers that workers wait for, besides those of keys and values."""
         return (*((BEGIN_READY,) if self.begin else ()), *((READY,) if self.vectors else ()))
 
     def _loads(self, site: Site) -> tuple[Statement, ...]:
-        """What a step loads of what terms read."""
+        """A step's loads of the values that terms read."""
         if self.added and site == "step":
             return ()
         return tuple(map(_shaped, taken(self.terms.loads(site), self.vectors, _KEYS_OF_SCORES)))
 
     def _vectors_come(self, mixed: str) -> tuple[Block, ...]:
-        """The statements that find what a tile's keys have, once it is there; masks need it in mixed tiles alone."""
+        """The statements that wait for a tile's values of keys, and find them; masks need them in mixed tiles only."""
         if not self.vectors:
             return ()
         scored = {load.target for load in self._loads("step")}
@@ -328,7 +328,7 @@ class Forward:
 
     @property
     def _loaded(self) -> tuple[Bundle, ...]:
-        """What the loader reads values of keys with, as one tuple, if it hands any on."""
+        """The loader's arguments for reading values of keys, as one tuple, if it passes any on."""
         known = {*targets(self.read), "k_pos", *self._load_keys_takes}
         passed = self.terms.passed(reads(self.read), known, ("q_first", "scale"))
         return (Bundle("terms", passed, packs=False),) if self.handed else ()
@@ -353,7 +353,7 @@ class Forward:
 
 
 def _of_worker(statement: Statement) -> Statement:
-    """A statement about the rows of a tile, about those of one worker."""
+    """A statement about the rows of a tile, restricted to those of one worker."""
     if statement.target == "row":
         value = f"q_start + WORKER * 64 + gl.arange(0, 64, {_ROWS_OF_SCORES})"
         statement = dataclasses.replace(statement, value=value)

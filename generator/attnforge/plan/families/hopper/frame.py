@@ -1,4 +1,4 @@
-"""What runs before and after the backward kernel for Hopper GPUs: delta, dQ out of sums, rotations undone."""
+"""The kernels before and after the backward kernel for Hopper GPUs: delta, dQ from its sums, rotations undone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..portable import in_groups
 
 @dataclass(frozen=True)
 class Frame:
-    """These kernels of a variant: plain Triton, a tile of rows in each program."""
+    """These kernels of a variant: plain Triton, one tile of rows per program."""
 
     shared: SharedParameters
 
@@ -28,7 +28,7 @@ class Frame:
 
     @cached_property
     def prepare(self) -> Kernel:
-        """Delta, and zeros where programs are counted or dQ is added up."""
+        """The kernel that computes delta, and zeroes the counters and the accumulator of dQ."""
         p = self.shared
         parts = (
             *p.operands("out_desc", "dout_desc"),
@@ -50,7 +50,7 @@ class Frame:
 
     @cached_property
     def finish(self) -> Kernel:
-        """DQ out of what was added up."""
+        """The kernel that makes dQ from its accumulator."""
         p, a = self.shared, self.shared.analysis
         parts = (
             Parameter("dq_sum_ptr", "*fp32", "dq_sum"),
@@ -65,7 +65,7 @@ class Frame:
         stores = rotation.back(a, "q", ("dq_ptr + first_row * D", "Hq * D"))
         read = names(p.storage.tiled_rows, p.storage.rows("q"))
         begin = needed((a.begin,), reads(stores))
-        # clear_rows by itself is the one in Gluon
+        # an unqualified clear_rows would be the Gluon function
         enter = tuple(
             dataclasses.replace(block, function="kernels.clear_rows") if isinstance(block, Call) else block
             for block in self.entered("q", read | reads((*begin, *stores)), [("dq", "D")])
@@ -75,7 +75,7 @@ class Frame:
 
     @cached_property
     def turn_back(self) -> Kernel:
-        """DK as of the keys before their rotation."""
+        """The kernel that turns dK into the gradient of the keys before their rotation."""
         p, a = self.shared, self.shared.analysis
         parts = (
             Parameter("dk_ptr", "*T", "dk", written=True),
@@ -97,9 +97,9 @@ class Frame:
         read: Iterable[str],
         **blocks: tuple[Block, ...],
     ) -> Kernel:
-        """A kernel whose programs each take a tile of one side, with those of some parameters that it reads.
+        """A kernel whose programs each take a tile of one side, with only the parameters that it reads.
 
-        `read` is what its template reads besides.
+        `read` holds the names that its template reads in addition.
         """
         blocks = {"enter": enter, **blocks}
         read = {*read, *reads(block for some in blocks.values() for block in some)}
@@ -108,7 +108,7 @@ class Frame:
         return Kernel(name, taken, f"hopper/{name}.jinja", grid, blocks=blocks)
 
     def entered(self, side: Side, read: Iterable[str], cleared: Iterable[tuple[str, str]] = ()) -> tuple[Block, ...]:
-        """Which tile, head and sequence a program has, as far as that is read; it goes home behind that one's end."""
+        """The tile, head and sequence of a program, if they are read; a tile past the end of its sequence returns."""
         a = self.shared.analysis
         heads = "Hq" if side == "q" else a.kv_heads
         found = (

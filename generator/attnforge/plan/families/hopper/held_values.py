@@ -1,4 +1,4 @@
-"""Where the backward kernel for Hopper GPUs has the values of a worker's keys: shared memory, or half in registers."""
+"""Where the backward kernel for Hopper GPUs keeps a worker's values: in shared memory, or half of them in registers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _TILE = "matrix(v_buffer, stage * WORKERS + WORKER)"
 
 
 def fit(spec: Spec, masked: Iterable[Block]) -> bool:
-    """True if steps leave registers for values: scores are products alone, a mask is a bound known to the compiler."""
+    """True if steps leave registers for values: scores are bare products, and a mask is a bound the compiler knows."""
     return not spec.scores and (not spec.masks or "near" in reads(masked))
 
 
 def texts(held: bool) -> dict[str, str]:
-    """Texts of a worker's values, and of the product that makes dP with them."""
+    """Texts of a worker's values, and of the product that computes dP from them."""
     if held:
         return {"v_tile": f"load_values({_TILE}, SCORES)", "weighing": "values_product(v_tile, dout_tile, zeros)"}
     product = "warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)"

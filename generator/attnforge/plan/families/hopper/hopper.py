@@ -20,7 +20,7 @@ from .forward import Forward
 from .scores import OF_SCORES
 from .wide import Wide
 
-_OWN = frozenset({"store_rows", "clear_rows"})  # what Gluon has functions of its own for, of the same names
+_OWN = frozenset({"store_rows", "clear_rows"})  # in Gluon these are functions of its own, with the same names
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,21 @@ class Hopper:
     """The files of a variant's Hopper kernels."""
 
     shared: SharedParameters
-    functions: tuple[Function, ...]  # beside those that all such files have
-    known: frozenset[str]  # what kernels.py defines
+    functions: tuple[Function, ...]  # besides those that all such files have
+    known: frozenset[str]  # the names that kernels.py defines
 
     @cached_property
     def forward(self) -> Kernel:
-        """The forward pass, worked out for those who print it."""
+        """The forward pass, as templates print it."""
         return Forward(_of_all_rows(self.shared.analysis), self.shared, self.added).kernel
 
     @cached_property
     def added(self) -> Added | None:
-        """What score terms add to what queries and keys have, if they do nothing else."""
+        """The addends of score terms, if terms do nothing but add floats of queries and keys."""
         return additions.build(self.shared.analysis.by_query)
 
     def balance(self, *, far: bool) -> list[str]:
-        """What a launch of the forward pass tells of tiles of queries: which of them have as much to do as others.
+        """The arguments with which a launch of the forward pass says which tiles of queries have equal work.
 
         `far`: whether a launch knows how far queries see.
         """
@@ -55,11 +55,11 @@ class Hopper:
 
     @cached_property
     def backward(self) -> Backward | None:
-        """The backward pass, if it has one: of calls that want the gradients of q, k and v alone.
+        """The backward pass, if there is one: for calls that want the gradients of q, k and v alone.
 
-        Calls that leave rows out, or want the gradient of an input, take the portable kernels. What each token has
-        values of its own of is made of the tokens, so that calls want its gradient: where it does no more than raise
-        scores, they get it as well.
+        Calls that skip rows, or want the gradient of an input, run the portable kernels. An input with values per token
+        is computed from the tokens, so calls want its gradient: if it does nothing but add to scores, these kernels
+        compute it as well.
         """
         spec = self.shared.spec
         if self.added and self.added.learns:
@@ -72,28 +72,28 @@ class Hopper:
 
     @cached_property
     def wide(self) -> Wide | None:
-        """The kernel of the backward pass for wide heads, where there is such a pass for them."""
+        """The kernel of the backward pass for wide heads, if there is one."""
         found = self.backward
         return Wide(found.shared, found.added) if found and not (found.added and found.added.learns) else None
 
     @property
     def passes(self) -> tuple[str, ...]:
-        """The passes that it has kernels for."""
+        """The passes that have Hopper kernels."""
         return ("forward", *(("backward",) if self.backward else ()))
 
     @property
     def launched(self) -> tuple[Kernel, ...]:
-        """All kernels, with what the host tells them."""
+        """All kernels, with the parameters that the host passes."""
         backward = self.backward.launched if self.backward else ()
         return (self.forward, *backward, *((self.wide.told,) if self.wide else ()))
 
     def imports(self, kernels: Iterable[Kernel], *more: str) -> tuple[str, ...]:
-        """What a file takes from kernels.py for its kernels and by itself."""
+        """The names that a file imports from kernels.py, for its kernels and for itself."""
         return tuple(sorted(_named(kernels) & self.known - _OWN - OF_SCORES | {"LOG2E", *more}))
 
     @property
     def of_scores(self) -> frozenset[str]:
-        """The functions of expressions that hopper.py has faster ones of, for tiles of scores."""
+        """The functions of expressions for which hopper.py has faster ones, on tiles of scores."""
         return self.called(self.launched) & OF_SCORES
 
     def called(self, kernels: Iterable[Kernel]) -> frozenset[str]:
@@ -102,12 +102,12 @@ class Hopper:
 
 
 def _of_all_rows(given: Analysis) -> SharedParameters:
-    """What kernels share that no call runs which leaves rows out."""
+    """The parameters shared by kernels that run only in calls without skipped rows."""
     return SharedParameters(dataclasses.replace(given, storage=of_all_rows(given.storage)))
 
 
 def _slow(access: Access) -> bool:
-    """True if steps load floats for each query or pair that the scores are made of: they spill."""
+    """True if steps load floats per query or pair to compute scores: such kernels spill registers."""
     return access.form == "pair" or (access.form == "row" and access.side == "q" and access.input.dtype == "float")
 
 
@@ -117,10 +117,10 @@ def _named(kernels: Iterable[Kernel]) -> frozenset[str]:
 
 
 def build(p: SharedParameters, known: frozenset[str]) -> Hopper | None:
-    """The Hopper kernels of a variant, if it has any; `known` is what kernels.py defines.
+    """The Hopper kernels of a variant, if it has any; `known` are the names that kernels.py defines.
 
-    Not where the spec leaves them out; not yet where weights are dropped, where heads are wider than 512, and where
-    tiles are told apart one by one.
+    None if the spec leaves them out; not yet with dropout, with heads wider than 512, or if tiles are classified one by
+    one.
     """
     states = p.analysis.key_states
     spec = p.spec

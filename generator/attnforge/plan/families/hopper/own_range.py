@@ -1,4 +1,4 @@
-"""Ranges of tiles that a worker's own rows see, of those that all workers of a program walk along."""
+"""Ranges of tiles that a worker's own rows see, within the range of all workers of a program."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ WITHIN = (
     Statement("last", "tl.minimum(tl.maximum(last, low), high)"),
     Statement("first", "tl.minimum(tl.maximum(first, low), last)"),
 )
-"""What moves a worker's range into that of all: one that has tiles lies there, an empty one may stand anywhere."""
+"""Clamps a worker's range to that of all workers: a range with tiles lies inside it, an empty one may be anywhere."""
 
 
 def rows(loops: Loops, owned: str, own: tuple[Block, ...]) -> tuple[Block, ...]:
-    """The statements that keep the range of all workers, and make the tile's ends those of a worker's `own` rows."""
+    """The statements that save the range of all workers, then narrow the tile's bounds to a worker's `own` rows."""
     return (
         Comment(f"tiles are as long as the {owned} of a worker, so each worker has its own range"),
         *loops.range_for(()),

@@ -1,4 +1,4 @@
-"""How workers of the backward pass for Hopper GPUs walk over tiles of queries: each over those that its keys see."""
+"""How workers of the backward pass for Hopper GPUs loop over tiles of queries: each over those that see its keys."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ...statements import Block, Branch, Call, Loop, Statement
 from . import own_range
 
 _AS_LONG = "BLOCK_M == 64 and GROUP > 1"
-"""Where all of a worker's keys may be hidden from a tile of queries, which has as many as a worker has keys; with one
-query head to a key head, a range of its own was measured to gain as often as it loses."""
+"""The condition under which all of a worker's keys may be hidden from a tile of queries, which has as many queries as a
+worker has keys; with one query head per key head, a range per worker was measured to gain as often as it loses."""
 
 _PASSED = ("at", "k_tiles", "exchange", "queries", "BLOCK_D", "STAGES", "WORKER")
 
@@ -21,10 +21,10 @@ class QueryWalk:
     """The walk of a worker."""
 
     loops: Loops
-    own: bool  # whether workers may see other tiles than the program's; all heads of a group see the same then
+    own: bool  # whether workers may have ranges of their own; all heads of a group then see the same tiles
 
     def range_for(self, walk: Iterable[Block]) -> tuple[Block, ...]:
-        """The statements that work a worker's range out, as far as a walk over it needs to know of full tiles."""
+        """The statements that compute a worker's range, with the bounds of full tiles that a walk over it reads."""
         found = self.loops.range_for(walk)
         if not self.own:
             return found
@@ -38,7 +38,7 @@ class QueryWalk:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The statements that visit a worker's tiles; it passes by those that the other one's keys alone see."""
+        """The statements that visit a worker's tiles; it passes by those that see only the other worker's keys."""
         if not self.own:
             return self.loops.blocks
         return (_passed("low", "first"), *self.loops.visit, _passed("last", "high"))

@@ -1,4 +1,4 @@
-"""Scores of a tile in kernels for Hopper GPUs: what becomes of products of queries and keys."""
+"""Scores of a tile in kernels for Hopper GPUs, computed from products of queries and keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...analysis import Analysis
 from ...statements import Statement
 
 OF_SCORES = frozenset(function.triton for function in FUNCTIONS.values() if function.hopper)
-"""The functions of expressions that hopper.py has faster ones of, which take a factor of their argument, too."""
+"""The functions of expressions for which hopper.py has faster ones, which also take a factor of their argument."""
 
 _CALLS = re.compile(rf"\b({'|'.join(sorted(OF_SCORES))})\(score\)")
 
@@ -19,14 +19,15 @@ _CALLS = re.compile(rf"\b({'|'.join(sorted(OF_SCORES))})\(score\)")
 def scaled(
     given: Analysis, loads: Sequence[Statement], terms: Sequence[Statement], at_once: str = ""
 ) -> tuple[Statement, ...]:
-    """The statements that scale a product, and make the final score of it by terms and what these load.
+    """The statements that scale a product, and turn it into the final score with terms and their loads.
 
-    The scale is a factor of such a function, at no cost, if nothing else reads the product; without terms it waits for
-    log2 units. `at_once` tells how many of a thread's scores it takes at once.
+    If only such a function reads the product, the scale becomes the function's factor, at no cost; without terms it is
+    applied later, with the conversion to log2 units. `at_once` says how many of a thread's scores the function takes at
+    once.
     """
     if not terms:
         return tuple(loads)
-    first = [statement.target for statement in terms].index("score") + 1  # that many see the product
+    first = [statement.target for statement in terms].index("score") + 1  # so many statements see the product
     seen = " ".join(statement.value for statement in terms[:first])
     if not _CALLS.search(seen) or len(re.findall(r"\bscore\b", seen)) > 1:
         return (Statement("score", f"score{given.scaling}"), *loads, *terms)

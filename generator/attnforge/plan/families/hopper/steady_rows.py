@@ -1,9 +1,9 @@
-"""Rows of the forward pass for Hopper GPUs that keep what their weights are measured from.
+"""Rows of the forward pass for Hopper GPUs whose weights stay relative to a fixed reference.
 
-A row's softmax may be measured from anything near its largest score. From the largest one of the tile with its own key
-or, without masks, of the last tile, a tile that all rows see needs no search, and no sum has to shrink. That holds as
-long as float32 and bfloat16 hold the weights: a row that outgrows it leaves NaN for its LSE, and its tile is done once
-more, in which such rows follow their largest score.
+A row's softmax may be relative to any number near its largest score. If that is the largest score in the tile of its
+own key or, without masks, in the last tile, then tiles that all rows see need no search for a maximum, and no
+accumulator is rescaled. That works while float32 and bfloat16 can hold the weights: a row that outgrows its reference
+leaves NaN as its LSE, and its tile is computed once more; in this second pass such rows track their largest score.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ...tile_ranges import least_values
 _ROOM = 63
 """By how many powers of 2 later weights may be larger than those of a row's first keys.
 
-Weights are made so much smaller, so that values times weights are as far from where float32 ends as they are alone.
-Less than 64: between scores of 2**30 and 2**31, 128 apart, such a sum would end 128 above half of them.
+Weights are scaled down by this factor, so that values times weights are as far from the largest float32 as the values.
+Less than 64: floats between 2**30 and 2**31 are 128 apart, and half of such scores plus 64 would round up by 128.
 """
 
 _LEAST = "-3.4028234e38"
-"""The least number that float32 has. Of rows that are measured from it any score outgrows that."""
+"""The least finite float32. Any score outgrows it in rows whose reference it is."""
 
 _UNSEEN = 'm == float("-inf")'
-"""Text of which rows have seen nothing so far."""
+"""Text of the condition that a row has seen no key so far."""
 
 _LOWEST: tuple[Block, ...] = (
     Comment("if the first keys have scores of -inf, any later score is too large at once, whichever tile it is in"),
@@ -55,7 +55,7 @@ VERDICTS = (Statement("verdicts", "verdict_buffer(Q_STAGES * WORKERS)"),)
 def fits(a: Analysis) -> bool:
     """True if each row has a key in a tile that is visited before those that all rows see.
 
-    So what a row is measured from is a matter of its own position alone, and so are its bits.
+    Then a row's reference depends on its own position alone, and so do the bits of its result.
     """
     spec = a.spec
     if a.by_query.weight == "heavy" or a.key_states or len(a.keys.ends) > 1 or not a.keys.full:
@@ -65,15 +65,15 @@ def fits(a: Analysis) -> bool:
 
 
 def may_hide(score: Node, inputs: Iterable[Input]) -> bool:
-    """True if a score may become -inf although what a call gives is as it should be.
+    """True if a score may become -inf although the arguments of a call are valid.
 
-    Values of pairs, keys or tables may be -inf to hide keys; those of a head would hide all keys alike.
+    Values of pairs, keys or tables may be -inf to hide keys; a value per head would hide all keys alike.
     """
     of_heads = {x.name for x in inputs if {*x.kinds} <= {"batch", "head", "kv_head"}}
 
     def certain(node: Node) -> Node:
         if node.op == "-" and node.args[0] == node.args[1]:
-            return Node("num", value=0.0)  # running sums, too
+            return Node("num", value=0.0)  # also for running sums
         if node.op == "input" and node.value in of_heads:
             return Node("option", value=node.value)
         return dataclasses.replace(node, args=tuple(map(certain, node.args)))
@@ -82,10 +82,10 @@ def may_hide(score: Node, inputs: Iterable[Input]) -> bool:
 
 
 def _first(a: Analysis) -> str:
-    """Text of which rows meet their first keys in a tile that is searched.
+    """Text of the condition that a row meets its first keys in a tile that is searched.
 
-    Those that have seen nothing so far. Where the scores of these keys may be -inf, or a sink is seen before them, the
-    position tells: else a row may be measured from a tile that only some calls search.
+    These are the rows that have seen no key so far. If the scores of their first keys may be -inf, or a sink precedes
+    them, the position decides: otherwise a row's reference could come from a tile that only some calls search.
     """
     spec = a.spec
     scores = [at_itself(term.score) if spec.masks else term.score for term in spec.scores]
@@ -95,9 +95,9 @@ def _first(a: Analysis) -> str:
 
 
 def blocks(a: Analysis, scale: str, fitting: bool) -> dict[str, tuple[Block, ...]]:
-    """The statements of it in a template, where rows of a variant are `fitting`; `scale` makes log2 units of scores.
+    """The statements of it in a template, if rows of a variant are `fitting`; `scale` converts scores to log2 units.
 
-    Those of `grows` tell which rows follow their largest scores: in float16 all, else those that outgrew the first one.
+    Those of `grows` flag rows that track their largest score: in float16 all, otherwise those that outgrew the first.
     """
     top = f"tl.max(score, 1) * {scale}"
     sums = 'tl.where(l == 0, float("inf"), {})'
@@ -130,12 +130,12 @@ def blocks(a: Analysis, scale: str, fitting: bool) -> dict[str, tuple[Block, ...
 
 
 def pivot(spec: Spec) -> tuple[Block, ...]:
-    """The statements that make what a step measures scores from."""
+    """The statements that compute the reference that a step subtracts from scores."""
     return (*softmax.unseen(spec, "the least number"), Statement("pivot", f"tl.maximum(m_new, {_LEAST})"))
 
 
 def told() -> str:
-    """What a file says of it."""
+    """The explanation in a rendered file."""
     words = f"""\
 With bfloat16 a row's weights are relative to 2**{_ROOM} times the largest weight of the first tile that shows it a key,
 so full tiles need no search for a larger one. If the weights of a row then add up to more than 2, its LSE becomes NaN,
@@ -144,7 +144,7 @@ and its tile is computed once more; in this second pass such rows track their la
 
 
 def full_tiles(a: Analysis) -> tuple[Block, ...]:
-    """The statements that leave out of full tiles what a row may see first, and all of them in a second pass."""
+    """The statements that exclude from full tiles those that a row may see first, and all of them in a second pass."""
     before: tuple[Block, ...] = (
         Comment("no full tile may contain the first query's own key"),
         Statement("full_last", "tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)"),

@@ -1,7 +1,7 @@
-"""What queries and keys add to scores learns in the backward kernel for Hopper GPUs: sums of dS, as products of it.
+"""Gradients of learned addends of queries and keys in the backward kernel for Hopper GPUs: sums of dS, as products.
 
-A running sum takes up sums of rows and sums of keys. A pair of tokens on one side is in both and has to cancel out, so
-both are made of the same rounded dS in shared memory.
+The gradient of a running sum takes both sums over rows and sums over keys. A pair of tokens on one side of an entry is
+in both and has to cancel out, so both are computed from the same rounded dS in shared memory.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from ..portable import query_places, stored_by_key
 _EIGHTHS = (
     "gl.allocate_shared_memory(q_desc.dtype, [8, 16], gl.NVMMASharedLayout.get_default_for([8, 16], q_desc.dtype))"
 )
-# Two stages of keys hide the ends of a walk, but beside sums they leave a step too few registers: up to so many queries
-# they pay. Kernels of more parameters than this have no room for two, as parameters pass through shared memory, too.
+# Two stages of keys hide the ends of a walk, but together with sums they leave a step too few registers: they pay off
+# up to this many queries. Kernels with more parameters than _PARAMETERS have no room for two stages, as parameters pass
+# through shared memory as well.
 _TURNS_TO = 1536
 _PARAMETERS = 27
 
 
 @dataclass(frozen=True)
 class Sums:
-    """The sums of a variant, and the statements that make them; none where nothing of that learns."""
+    """The sums of a variant, and the statements that compute them; none if no addend is learned."""
 
     shared: SharedParameters
 
@@ -47,31 +48,31 @@ class Sums:
         return (*self.keys, *self.rows)
 
     def turns_to(self, parts: Sequence[Parameter]) -> int | None:
-        """Up to how many queries programs of such parameters take tiles in turns; None: it is no matter of queries."""
+        """Up to how many queries programs with such parameters take tiles in turns; None: whatever their number."""
         if not self.keys:
             return None
         return _TURNS_TO if sum(q.type != "constexpr" for q in parts) <= _PARAMETERS else 0
 
     def told(self, parts: Sequence[Parameter]) -> tuple[Parameter, ...]:
-        """What the host tells of it where it works out which tiles programs take."""
+        """The parameter for this where the host computes which tiles programs take."""
         most = self.turns_to(parts)
         return () if most is None else (Parameter("turns_to", "constexpr", str(most)),)
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """The name of what a worker carries from step to step."""
+        """The name of the accumulator that a worker carries from step to step."""
         return ("key_sums",) if self.keys else ()
 
     def exchanged(self, ready: str, made: str, read: str) -> str:
-        """Text of the buffers that workers exchange dS by, and of those of their shares of dQ, with their barriers.
+        """Text of the buffers in which workers exchange dS, and of those for their shares of dQ, with their barriers.
 
-        They tell that dS is `ready`, that shares are `made`, and that they are `read`.
+        The barriers signal that dS is `ready`, that shares are `made`, and that they have been `read`.
         """
         return f"factors, {ready}, shares, {made}, {read}{', eighths' if self.keys else ''}"
 
     @property
     def eighths(self) -> tuple[Statement, ...]:
-        """The statements that make the tile which products take."""
+        """The statements that make the tile of eighths, an operand of the products."""
         value = "gl.full([8, 16], 0.125, q_desc.dtype, gl.BlockedLayout([1, 1], [2, 16], [4, 1], [1, 0]))"
         return (Statement("eighths", _EIGHTHS), Statement("", f"eighths.store({value})")) if self.keys else ()
 
@@ -85,14 +86,14 @@ class Sums:
 
     @property
     def read(self) -> tuple[str, ...]:
-        """What a step reads for them, besides its own."""
+        """The names that a step reads for the sums, besides its own."""
         rows = (name for s in self.rows for name in (f"{s.name}_ptr", f"{s.name}_row"))
         lengths = (name for name in ("q_len", BEGIN) if name in reads(self.step))
         return (*(f"{s.name}_ptr" for s in self.keys), *rows, *lengths)
 
     @property
     def step(self) -> tuple[Block, ...]:
-        """The statements that add a step's share, once dS of both workers is there."""
+        """The statements that add a step's share, once dS of both workers is available."""
         if not self.keys:
             return ()
         given = ("key_sums", "factors", "turn", "eighths", "WORKER", "AHEAD", "ASIDE", "BLOCK_M", "BLOCK_N")
@@ -108,7 +109,7 @@ class Sums:
 
     @property
     def stored(self) -> tuple[Block, ...]:
-        """The statements behind a head's walk."""
+        """The statements after a head's walk."""
         found = []
         for s in self.keys:
             sign = self._sign(self.shared.analysis.by_key, s)
@@ -119,7 +120,7 @@ class Sums:
 
     @property
     def _alike(self) -> bool:
-        """True if a call wants all of them or none: they are parts of one running sum."""
+        """True if a call wants all sums or none: they are parts of one running sum."""
         inputs = {s.access.input for s in self.all}
         return len(inputs) == 1 and all(one.scan for one in inputs)
 
@@ -132,7 +133,7 @@ class Sums:
 
     @staticmethod
     def _sign(terms: KernelTerms, total: Sum) -> str:
-        """Text before a sum of dS: a minus where scores fall by what is added."""
+        """Text before a sum of dS: a minus if scores decrease with the addend."""
         (slope,) = (slope for term in terms.backward_terms for s, slope in term.sums if s == total)
         assert slope.text is None
         return slope.sign.removeprefix("+")

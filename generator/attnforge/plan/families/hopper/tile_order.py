@@ -1,4 +1,4 @@
-"""In which order programs for Hopper GPUs take tiles: of queries in the forward pass, of keys in the backward pass."""
+"""The order in which programs for Hopper GPUs take tiles: of queries in the forward pass, of keys in the backward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import steady_rows
 
 _STAGE = Statement("stage", "begun % Q_STAGES")
 _BEGUN = Statement("begun", "1", "+=")
-# what was written of a stage by threads is seen by the copies that come next
+# makes what threads wrote to a stage visible to the copies that follow
 _FENCE = Statement("", "fence_async_shared()")
 _FREE = Statement("", "mbarrier.arrive(q_free.index(stage), count=1)")
 _OF_KEYS = ("tiles", "group", "grouped", "joined")
@@ -21,25 +21,25 @@ _OF_KEYS = ("tiles", "group", "grouped", "joined")
 
 @dataclass(frozen=True)
 class Order:
-    """How programs of the forward pass come to the next tile of queries."""
+    """How programs of the forward pass find their next tile of queries."""
 
-    numbers: tuple[str, ...]  # by which a launch tells of it
-    found: tuple[Statement, ...]  # the statements by which the loader finds an item's tile, sequence and head
-    handed: tuple[Statement, ...]  # those by which workers do
-    there: str  # text of whether the tile has queries
+    numbers: tuple[str, ...]  # the arguments with which a launch describes the order
+    found: tuple[Statement, ...]  # the statements with which the loader finds an item's tile, sequence and head
+    handed: tuple[Statement, ...]  # the statements with which workers find them
+    there: str  # text of the condition that the tile has queries
     blocks: dict[str, tuple[Block, ...]]  # of the kernel
     texts: dict[str, str]  # likewise
-    read: frozenset[str] = frozenset()  # what the loader reads for it besides
+    read: frozenset[str] = frozenset()  # further names that the loader reads for it
     bundle: tuple[Bundle, ...] = ()  # the numbers as one tuple, if all warps take them
 
     @property
     def given(self) -> tuple[str, ...]:
-        """What workers and the loader take for it, beside single values."""
+        """The arguments of workers and the loader for it, besides single values."""
         return tuple(bundle.name for bundle in self.bundle)
 
 
 def build(a: Analysis, again: bool) -> Order:
-    """The order of a variant's tiles, which some programs go through `again`."""
+    """The order of a variant's tiles; `again`: whether some tiles may be computed a second time."""
     tile = (*a.key_head, Statement("q_start", "tile * BLOCK_M"), *a.storage.found("qk"))
     return _as_taken(tile, again) if a.storage.cut else _in_turns(tile, again)
 
@@ -47,10 +47,10 @@ def build(a: Analysis, again: bool) -> Order:
 def loads(
     spanned: Callable[[tuple[Block, ...]], tuple[Block, ...]], load: tuple[Block, ...], at_once: bool
 ) -> dict[str, tuple[Block, ...]]:
-    """How the loader comes to the tiles of keys of a tile of queries: before it waits for room for these, and after.
+    """The loader's statements for a query tile's tiles of keys: before it waits for room for the queries, and after.
 
-    The memory of a single stage of queries is free late, so that the first keys come before them. Not if it has room
-    `at_once`, as that is how it came to the tile, or where tiles of keys are in several ranges.
+    With a single stage, memory for queries becomes free late, so the first keys are loaded before them. Not if there is
+    room `at_once`, as the loader waited for it to find the tile, or if tiles of keys are in several ranges.
     """
     if at_once:
         return {"load_ahead": (), "load_visit": spanned((Loop("j", "first", "last", load),))}
@@ -62,7 +62,7 @@ def loads(
 
 
 def visited(tiles: TileRange) -> str:
-    """In which order a worker visits tiles of keys, in words."""
+    """The order in which a worker visits tiles of keys, in words."""
     each = " of each range" if len(tiles.ends) > 1 else ""
     kinds = "mixed tiles, then full ones" if tiles.full else "the mask applies to all of them"
     kinds = "mixed tiles, full ones, and mixed ones again" if tiles.full and tiles.left else kinds
@@ -70,7 +70,7 @@ def visited(tiles: TileRange) -> str:
 
 
 def _in_turns(tile: tuple[Statement, ...], again: bool) -> Order:
-    """Sequences of a batch have as many tiles each: which are whose all warps know, and items may be pairs of them."""
+    """The order for sequences with equally many tiles: all warps can compute whose is which; items may be pairs."""
     found = (
         Statement("early", "place[1]"),
         Statement("tile", "tl.where(half == 0, tiles - 1 - early, early)"),
@@ -106,7 +106,7 @@ warp loads, and each worker, a group of four warps, computes 64 of the queries:"
     return Order(numbers, found, found, there, blocks, texts, bundle=(Bundle("order", numbers, packs=False),))
 
 
-# of a tile that is done again its stage still tells
+# for a tile that is computed again, its stage still holds these numbers
 _OF_STAGE = (
     Statement("tile", "tl.where(again > 0, handed_on(places.index(stage * 3)) // 2, tile)"),
     Statement("b", "tl.where(again > 0, handed_on(places.index(stage * 3 + 1)), b)"),
@@ -116,10 +116,10 @@ _OF_STAGE = (
 
 
 def _as_taken(tile: tuple[Statement, ...], again: bool) -> Order:
-    """Packed sequences have slots of tiles, one behind the other as their rows are, and programs take the next one.
+    """The order for packed sequences: slots of tiles, one after another like their rows; programs take the next slot.
 
-    Tiles up to the longest one's length would be empty where lengths are mixed; and how much a tile has to do, no
-    program knows before.
+    With as many tiles per sequence as the longest one has, many would be empty if lengths are mixed; and no program
+    knows in advance how much work a tile is.
     """
     found = (
         Statement("slot", "slots - 1 - item // group % slots"),
@@ -160,34 +160,34 @@ last row back. In each program one warp loads, and each worker, a group of four 
 class KeyOrder:
     """How programs of the backward pass find a tile of keys by its place in the order of all."""
 
-    takes: tuple[str, ...]  # what the function that does takes beside the place
-    given: tuple[str, ...]  # what it is given for that
-    tells: str  # what it tells beside the tile, in words
-    found: tuple[Statement, ...]  # the tile, its sequence and its head
-    named: str  # how its sequence, or batch entry, and its key head are called
-    heads: str  # text of how many there are, of all sequences if each has tiles of its own
-    rows: str  # text of how many rows of keys each has tiles for
-    sequences: str = ""  # text of how many sequences have slots of tiles, one behind the other
-    room: tuple[Statement, ...] = ()  # how many tiles share the rows that no sequence has
+    takes: tuple[str, ...]  # the parameters of the function that does so, besides the place
+    given: tuple[str, ...]  # the arguments for them
+    tells: str  # what it returns besides the tile, in words
+    found: tuple[Statement, ...]  # the statements that find the tile, its sequence and its head
+    named: str  # the names of its sequence, or batch entry, and of its key head
+    heads: str  # text of the number of heads, of all sequences if each has tiles of its own
+    rows: str  # text of the number of rows of keys for which each has tiles
+    sequences: str = ""  # text of the number of sequences that have slots of tiles, one after another
+    room: tuple[Statement, ...] = ()  # counts the tiles that share the rows outside all sequences
 
     @property
     def grid(self) -> str:
-        """Text of a grid of them, whose programs walk along the tensors of queries."""
+        """Text of a grid over these tiles, whose programs walk along the tensors of queries."""
         sequences = f", sequences={self.sequences}" if self.sequences else ""
         return f"runtime.grid({self.heads}, {self.rows}, block_n, q, dout, dq_sum{sequences})"
 
     @property
     def axis(self) -> str:
-        """Text of its axis that holds the tiles."""
+        """Text of the grid axis that holds the tiles."""
         return f"runtime.tile_axis({self.rows}, block_n)"
 
     def placed(self, place: str) -> Statement:
-        """The statement that finds which tile of which head stands at a place."""
+        """The statement that finds the tile and the head at a place."""
         return Statement(f"tile, {self.named}", f"place_of({place}, {', '.join(self.given)})")
 
 
 def of_keys(a: Analysis) -> KeyOrder:
-    """The order of a variant's tiles of keys; packed sequences have slots of them, too."""
+    """The order of a variant's tiles of keys; packed sequences have slots here as well."""
     head = (
         Statement("behind", "place - grouped * tiles", label="from 0 on: tiles of the last heads, a single group"),
         Statement("first", "tl.where(behind < 0, 0, grouped)"),
@@ -222,7 +222,7 @@ def of_keys(a: Analysis) -> KeyOrder:
 
 
 def _room(side: Side) -> Statement:
-    """How many tiles a packed sequence has, or one more."""
+    """The statement that counts a packed sequence's tiles; the result may be one more."""
     block = BLOCKS[side]
     shared = "this many tiles share the rows outside all sequences"
     return Statement("room", f"{side}_end // {block} - {side}_offset // {block} + 1", label=shared)

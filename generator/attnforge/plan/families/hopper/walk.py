@@ -1,4 +1,4 @@
-"""How workers of the forward pass for Hopper GPUs walk over tiles of keys: ranges of them, and the tiles of each."""
+"""How workers of the forward pass for Hopper GPUs loop over tiles of keys: over ranges, and over the tiles of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from . import own_range
 
 _COUNTED = Statement("at", "1", "+=")
 _AS_LONG = "BLOCK_N == 64 and WORKERS == 2"
-"""Where a tile may hide all its keys from one of two workers; three issue products in turns, so that each needs all."""
+"""The condition under which all keys of a tile may be hidden from one of two workers; three workers issue products in
+turns, so each of them needs all tiles."""
 
 
 @dataclass(frozen=True)
@@ -18,33 +19,33 @@ class Walk:
     """The walk of a worker, and of the warp that loads for all of them."""
 
     loops: Loops
-    first_taken: tuple[str, ...]  # what the first tile of a range takes
-    taken: tuple[str, ...]  # what each further one takes
-    before_full: tuple[Block, ...] = ()  # what leaves full tiles out
+    first_taken: tuple[str, ...]  # the arguments for the first tile of a range
+    taken: tuple[str, ...]  # the arguments for each further tile
+    before_full: tuple[Block, ...] = ()  # the statements that exclude some full tiles
 
     @property
     def spans(self) -> int:
-        """How many ranges of tiles there are."""
+        """The number of ranges of tiles."""
         return len(self.loops.tiles.ends)
 
     @property
     def own(self) -> bool:
-        """True if workers may see other tiles than the program's: those of one range, by their own rows."""
+        """True if workers may have ranges of their own, computed from their own rows; only with a single range."""
         return self.loops.by_place
 
     @property
     def range(self) -> tuple[Block, ...]:
-        """The statements that work a worker's range out, for what they read."""
+        """The statements that compute a worker's range, for the names that they read."""
         return (*self._own_rows, *self.loops.range)
 
     def spanned(self, visit: tuple[Block, ...]) -> tuple[Block, ...]:
-        """The visit of each range of a program's tiles, once the range is worked out."""
+        """The visit of each range of a program's tiles, after the range is computed."""
         body = (*self.loops.range_for(visit), *visit)
         return (Loop("span", "0", str(self.spans), body),) if self.spans > 1 else body
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """A worker's walk; it passes by the tiles of other workers' rows, which it has to give back all the same."""
+        """A worker's walk; it passes by tiles that only other workers' rows see, but still has to release them."""
         if not self.own:
             return self.spanned(self._visit)
         return (
@@ -57,7 +58,7 @@ class Walk:
 
     @property
     def _own_rows(self) -> tuple[Block, ...]:
-        """The statements that make a tile's queries those of one worker, where tiles of keys are as long."""
+        """The statements that narrow a tile's queries to those of one worker, if tiles of keys are as long."""
         own = (
             Statement("q_first", "tl.minimum(q_first + WORKER * 64, q_last)"),
             Statement("q_last", "tl.minimum(q_first + 63, q_last)"),
@@ -91,7 +92,7 @@ class Walk:
             loops += (Statement("rest", "tl.minimum(full_first, rest)"), over("first", "rest", "True"))
         begin = (
             Statement("k_start", "(last - 1) * BLOCK_N"),
-            # never `_`, which a loop around may have set: to the compiler that is one variable, of one type
+            # never `_`, which an enclosing loop may have set: to the compiler that is one variable of one type
             Call("shrink, m, l, packed", "attend_first", self.first_taken),
             *((Statement("acc", "acc * shrink[:, None]"),) if self.spans > 1 else ()),
             _COUNTED,

@@ -1,4 +1,4 @@
-"""What the backward kernels for Hopper GPUs make of scores once more: weights, and slopes by dP - delta."""
+"""Weights that the backward kernels for Hopper GPUs recompute from scores, and slopes, the factors of dP - delta."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _NEAR = "of_registers(BLOCK_M, SCORES)"  # the part of a distance that the compi
 
 @dataclass(frozen=True)
 class Weights:
-    """The statements of a step that make them; a step walks along tiles of queries, and a worker owns 64 keys."""
+    """The statements of a step that compute them; steps walk along tiles of queries, and a worker owns 64 keys."""
 
     shared: SharedParameters
-    added: Added | None = None  # what its score terms are, where they have part in the LSE
+    added: Added | None = None  # its score terms, if they are addends that the LSE contains
 
     @cached_property
     def terms(self) -> KernelTerms:
@@ -35,15 +35,15 @@ class Weights:
 
     @cached_property
     def sums(self) -> Sums:
-        """What is summed up on the way."""
+        """The sums that are accumulated along the way."""
         return Sums(self.shared)
 
     @property
     def _masks_all(self) -> bool:
-        """True if all tiles take the mask: a branch costs more than one comparison, and slopes' registers.
+        """True if all tiles apply the mask: a branch costs more than one comparison, and takes registers from slopes.
 
-        Where a function of each score leaves few registers, but no slope, the branch is what costs less; so it does
-        beside a window's two comparisons, where it stands in front of weights.
+        With a function of each score that leaves few registers, but no slope, the branch costs less; so it does with a
+        window's two comparisons, if it is placed before weights are computed.
         """
         terms = self.terms
         banded = terms.banded and not visibility.key_bounds(terms) and terms.weight != "sloped"
@@ -51,7 +51,7 @@ class Weights:
         return (banded and single) or terms.steep or not self.shared.analysis.queries.full
 
     def _given(self, own: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """What no step changes of what terms read; a step is given its `own` besides."""
+        """The names that terms read and no step changes; a step is given its `own` as well."""
         terms = self.terms
         loads = (*self._step_loads, *terms.loads("mask"))
         read = reads((*self._inward, *terms.visible(apart=True), *loads)) | names(self._exponent)
@@ -64,28 +64,28 @@ class Weights:
         return (("terms", (*fixed, *words, *terms.passed(read, {*made, *words}, ("k_added",)))),)
 
     def _rows(self, blocks: Iterable[Block]) -> tuple[Statement, ...]:
-        """The rows of a tile of queries, as far as some blocks need them."""
+        """The rows of a tile of queries, if some blocks need them."""
         return tuple(map(self._laid_out, needed(programs.rows("q"), reads(blocks))))
 
     def _start(self, more: Iterable[Block] = ()) -> tuple[str, ...]:
-        """The name of a tile's first query, where weights read it, or something `more` does."""
+        """The name of a tile's first query, if weights or `more` blocks read it."""
         read = reads((*self._rows(self._scored), *self._scored, *self._masked, *more))
         return ("q_start",) if "q_start" in read else ()
 
     @property
     def _scored(self) -> tuple[Statement, ...]:
-        """The statements from a product of keys and queries to the score."""
+        """The statements that turn a product of keys and queries into the score."""
         loads = tuple(map(self._laid_out, self._step_loads))
         return scaled(self.shared.analysis, loads, self._inward)
 
     @property
     def _step_loads(self) -> tuple[Statement, ...]:
-        """What a step loads for scores."""
+        """The loads of a step for scores."""
         return () if self.added else self.terms.loads("step")
 
     @property
     def _inward(self) -> tuple[Statement, ...]:
-        """What terms make of a score in a step."""
+        """The statements that apply terms to a score in a step."""
         return () if self.added else self.terms.inward
 
     @property
@@ -95,27 +95,27 @@ class Weights:
 
     @property
     def _exponent(self) -> str:
-        """Text of what 2 is raised to for the weights."""
+        """Text of the exponent of 2 that gives the weights."""
         if self.added:
             return "score * scale_log2 + (k_added[:, None] - lse[None, :])"
         return f"score * {self.shared.analysis.scale_log2} - lse[None, :]"
 
     @property
     def _factors(self) -> dict[str, str]:
-        """Texts of where numbers went that its terms do without, and of what makes a gradient of dP - delta."""
+        """Texts of exponent and slope, which hold factors moved out of terms, and of the factor of dP - delta."""
         weight = "ds" if self._sloped else "p"
         return {"exponent": self._exponent, "slope": self.shared.analysis.slope, "weight": weight}
 
     @property
     def _masked(self) -> tuple[Block, ...]:
-        """The statements that make `keep`, with the rows that no score needs: above it they would take registers.
+        """The statements that compute `keep`, with the rows that no score needs: earlier they would take registers.
 
-        Rows behind the last query have an LSE of inf, so that finite scores have a weight of 0 there. Where no later
-        key is visible, none behind the last one is.
+        Rows past the last query have an LSE of inf, so finite scores have a weight of 0 there. If no later key is
+        visible, no key past the last one is either.
         """
         terms = self.terms
         rows = [] if self._in_log2 else ["(row < q_len)[None, :]"]
-        # measured to pay where all tiles take the mask
+        # measured to pay off if all tiles apply the mask
         near = _NEAR if self._masks_all else ""
         keep = visibility.masked(terms, (*rows, *visibility.key_bounds(terms)), apart=True, near=near)
         masked = (*map(self._laid_out, terms.loads("mask")), *keep)
@@ -124,12 +124,15 @@ class Weights:
 
     @property
     def _sloped(self) -> tuple[Statement, ...]:
-        """What weights are multiplied by, at once, or slopes wait for dP as well: where inputs learn, they are 1."""
+        """The statements that multiply weights by slopes at once, so that slopes need not wait for dP.
+
+        If inputs are learned, slopes are 1.
+        """
         slopes = () if self.terms.sums else self.terms.outward
         return (Statement("ds", "p", label="still without the factor dP - delta"), *slopes) if slopes else ()
 
     def _laid_out(self, statement: Statement) -> Statement:
-        """A statement about the rows of a tile, where vectors have layouts; a worker has 64 of the keys."""
+        """A statement about the rows of a tile, with layouts for vectors; a worker has 64 of the keys."""
         if statement.target == "k_pos":
             value = f"k_start + {self._ahead}gl.arange(0, 64, {_LAYOUTS['k_pos']})"
             statement = dataclasses.replace(statement, value=value)
@@ -140,5 +143,5 @@ class Weights:
 
     @property
     def _ahead(self) -> str:
-        """The first key of a worker behind that of its program, as the beginning of a sum."""
+        """The offset of a worker's first key from its program's, as the first summand of a text."""
         return "WORKER * 64 + "

@@ -1,4 +1,4 @@
-"""The backward pass for Hopper GPUs of heads wider than 128: each of dK, dV and dQ is the work of a group of warps."""
+"""The backward pass for Hopper GPUs of heads wider than 128: a group of warps for each of dK, dV and dQ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .backward import Backward
 
 @dataclass(frozen=True)
 class Wide(Backward):
-    """Its kernel that multiplies: a program has 64 keys; what runs before and after it is that of other heads."""
+    """Its main kernel: a program has 64 keys; the kernels before and after it are those of other heads."""
 
     @property
     def _sums(self) -> Parameter:
@@ -29,7 +29,7 @@ class Wide(Backward):
 
     @property
     def _masks_all(self) -> bool:
-        return not self.shared.analysis.queries.full  # the group that makes weights has registers for both
+        return not self.shared.analysis.queries.full  # the group that computes weights has registers for both
 
     @cached_property
     def step(self) -> Step:
@@ -55,7 +55,7 @@ class Wide(Backward):
 
     @property
     def _roles(self) -> dict[str, Role]:
-        """The groups of warps that multiply, by what they make."""
+        """The groups of warps that multiply, by the gradient that they compute."""
         p, a = self.shared, self.shared.analysis
         stored = {a.kv_heads, "k_len", "Hq", *names(p.storage.rows("k"))}
         share = ("tile", "room", "WIDE")
@@ -101,6 +101,6 @@ class Wide(Backward):
 
     @property
     def told(self) -> Kernel:
-        """The kernel with what the host tells it."""
+        """The kernel with the parameters that the host passes."""
         _, kernel, *_ = self.launched
         return kernel

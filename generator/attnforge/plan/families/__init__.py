@@ -1,4 +1,4 @@
-"""Families of kernels, a module or a folder each: what its kernels take, and how they visit tiles.
+"""Families of kernels, a module or a folder each: the parameters of its kernels, and how they visit tiles.
 
-The module to begin with in a folder has its name: `hopper/hopper.py`, `decode/decode.py`.
+In a folder, start with the module of the same name: `hopper/hopper.py`, `decode/decode.py`.
 """

@@ -1,4 +1,4 @@
-"""Earlier orders of the same computation, forward only: what they cost shows what the portable family's order saves."""
+"""Earlier orders of the same computation, forward only: their cost shows what the portable family's order saves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .family import Family, Kernels
 
 
 def _columns_of_keys(p: SharedParameters) -> portable.Keys:
-    """Tiles whose neighbours in a row stand a stride apart: a key in each column as loaded."""
+    """Tiles whose neighbours in a row are a stride apart in memory: as loaded, each column holds a key."""
     # strides count 16 bytes, so that the compiler sees that it may load as many at once
     names = ["row" if axis == "token" else axis for axis in p.storage.outer]
     strides = (Parameter(f"k_stride_{name}", "i32", f"runtime.stride_in_steps(k, {i})") for i, name in enumerate(names))
@@ -30,7 +30,7 @@ def _columns_of_keys(p: SharedParameters) -> portable.Keys:
 
 
 def _by_heads(p: SharedParameters) -> Kernel:
-    """One head, a tile of keys after the other, each over the queries that see it."""
+    """The kernel whose programs take one head, and loop over its tiles of keys and the queries that see each."""
     a, terms = p.analysis, p.analysis.by_key
     used = softmax.used(terms)
     scored = (*terms.loads("step"), *terms.score)
@@ -87,7 +87,7 @@ def _by_heads(p: SharedParameters) -> Kernel:
 
 
 def _buffers(p: SharedParameters) -> tuple[str, ...]:
-    """The host's statements that make what the forward pass keeps in memory from step to step."""
+    """The host's statements that allocate the state which the forward pass keeps in memory between steps."""
     acc = "acc = lse.new_zeros(*lse.shape, v.shape[-1])"
     if not p.spec.sink:
         return acc, 'm = lse.new_full(lse.shape, float("-inf"))', "l = lse.new_zeros(lse.shape)"
@@ -97,7 +97,7 @@ def _buffers(p: SharedParameters) -> tuple[str, ...]:
 
 
 def kernels(p: SharedParameters) -> Kernels:
-    """The forward pass of the order that a spec names."""
+    """The forward pass, in the order that a spec names."""
     if p.spec.algorithm.by_query:
         functions = jitted("early/loads", "elements", "load_columns")
         return Kernels(portable.forward(p, _columns_of_keys(p)), functions=functions)

@@ -1,4 +1,4 @@
-"""What a family of kernels is: the specs that it serves, the file it fills, and its kernels."""
+"""A family of kernels: the specs that it serves, and its kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..shared_parameters import SharedParameters
 
 @dataclass(frozen=True)
 class Pair:
-    """The gradient of an input with a query and a key axis: its kernel, and how many batch entries and heads it has."""
+    """The gradient of an input with a query and a key axis: its kernel, and its numbers of batch entries and heads."""
 
     access: Access
     terms: KernelTerms
@@ -25,17 +25,17 @@ class Pair:
 
 @dataclass(frozen=True)
 class Kernels:
-    """The kernels of a family for one variant; those of the backward pass where there is one."""
+    """The kernels of a family for one variant; those of the backward pass if there is one."""
 
     forward: Kernel
     dkv: Kernel | None = None
     dq: Kernel | None = None
     pairs: tuple[Pair, ...] = ()
-    functions: tuple[Function, ...] = ()  # that none of other families call
+    functions: tuple[Function, ...] = ()  # those that no other family's kernels call
 
     @property
     def all(self) -> tuple[Kernel, ...]:
-        """In the order in which a file holds them."""
+        """All kernels, in the order in which a file holds them."""
         found = (self.forward, self.dkv, self.dq, *(pair.kernel for pair in self.pairs))
         return tuple(kernel for kernel in found if kernel)
 

@@ -1,4 +1,4 @@
-"""The families there are, and which of them serves a spec."""
+"""All families, and the one that serves a spec."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ FAMILIES: list[Family] = [PORTABLE, EARLY]
 
 
 def of(spec: Spec) -> Family:
-    """The family whose kernels a spec's package has."""
+    """The family whose kernels the package of a spec contains."""
     return next(family for family in FAMILIES if family.serves(spec))

@@ -1,4 +1,4 @@
-"""The gradient of an input that each score may have a value of its own of: a kernel, beside those of both passes."""
+"""The gradient of an input that may have a value for each score: a kernel besides those of both passes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .partition import numbers_first
 
 
 def kernel(p: SharedParameters, access: Access) -> Pair:
-    """The gradient of an input that each score may have a value of its own of."""
+    """The kernel that computes the gradient of an input that may have a value for each score."""
     a, terms, given = p.analysis, KernelTerms(p.analysis.by_query.spec, "q", pair=access), access.input
     places = {kind: i for i, kind in enumerate(given.kinds)}
     batch = f"{given.name}.shape[{places['batch']}]" if "batch" in places else "1"
@@ -112,7 +112,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
 
 
 def _sharing(given: Input) -> tuple[tuple[Statement, ...], str]:
-    """The statements that tell how many batch entries and heads share a program's, and text of the i-th such entry."""
+    """The statements that count the batch entries and heads which share a program's; text of the i-th such entry."""
     axis = given.shared_batch
     if axis is None:
         shared = Statement("batches, heads", "all_batches // own_batches, Hq // own_heads")

@@ -1,4 +1,4 @@
-"""What the warps of a program take that do one of its tasks: a warp-specialized kernel hands each its own."""
+"""Arguments of the warps of a program that do one of its tasks: a warp-specialized kernel passes each task its own."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ..statements import Block, Bundle, Statement, targets
 
 @dataclass(frozen=True)
 class Partition:
-    """What some of a program's warps take."""
+    """The arguments of some of a program's warps."""
 
-    bundle: Bundle  # the values, as they unpack them
-    taken: tuple[str, ...]  # all of it: the tuple of values, buffers, constants
+    bundle: Bundle  # the values, as the warps unpack them
+    taken: tuple[str, ...]  # all arguments: the tuple of values, buffers, constants
 
 
 @dataclass(frozen=True)
 class Role:
-    """What some of a program's warps take, and the statements of their function."""
+    """The arguments of some of a program's warps, and the statements of their function."""
 
     bundle: Bundle
     taken: tuple[str, ...]
-    numbers: tuple[Statement, ...]  # the call's, made values of the kernel language
-    enter: tuple[Statement, ...]  # which tile, head and sequence is at hand
+    numbers: tuple[Statement, ...]  # convert the call's numbers to values of the kernel language
+    enter: tuple[Statement, ...]  # find the current tile, head and sequence
     cleared: tuple[Block, ...]
-    own: tuple[Statement, ...]  # of its keys
+    own: tuple[Statement, ...]  # load values of its keys
     visit: tuple[Block, ...]
 
     def blocks(self, name: str) -> dict[str, tuple[Block, ...]]:
@@ -43,7 +43,7 @@ class Role:
 def numbers_first(
     terms: KernelInputs, opened: Iterable[Statement]
 ) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
-    """Statements that give the call's numbers their types, and the others: in branches and loops names keep theirs."""
+    """Statements that give the call's numbers their types, which names keep in branches and loops, and the others."""
     known, numbers, others = targets(terms.numbers()), list[Statement](), list[Statement]()
     for statement in opened:
         (numbers if statement.target in known else others).append(statement)
@@ -58,9 +58,9 @@ def partition(
     fixed: tuple[str, ...],
     constants: tuple[str, ...],
 ) -> Partition:
-    """What some warps take: of a kernel's `parts` the values and constants that they read, and what is given besides.
+    """The arguments of some warps: those values and constants of a kernel's `parts` that they read, and `given` ones.
 
-    `fixed` and `constants` are the constants that they take in any case, before and behind the others.
+    `fixed` and `constants` are the constants that they take in any case, before and after the others.
     """
     read, parts = set(read), tuple(parts)
     values = (q.name for q in parts if q.type not in ("constexpr", "tiles", "fragments", "strips"))

@@ -21,9 +21,9 @@ from .family import Family, Kernels
 class Keys:
     """How the forward pass reads tiles of keys."""
 
-    operands: tuple[str, ...]  # the tensors it loads tiles of
-    parameters: tuple[Parameter, ...]  # what it takes for keys besides
-    passed: tuple[str, ...]  # what a step takes for them
+    operands: tuple[str, ...]  # the tensors from which it loads tiles
+    parameters: tuple[Parameter, ...]  # further parameters for keys
+    passed: tuple[str, ...]  # the arguments of a step for keys
     found: tuple[Statement, ...]  # the statements that find a head's keys
     tile: str  # text that loads a tile
     shape: str
@@ -32,7 +32,7 @@ class Keys:
 
 
 def rows_of_keys(p: SharedParameters) -> Keys:
-    """Tiles of whole rows, turned over for the product."""
+    """Tiles of whole rows, transposed for the product."""
     tile = p.storage.tile("k", "k", p.analysis.kv, "BLOCK_N", "BLOCK_D")
     return Keys(
         ("q_desc", "k_desc", "v_desc"), (), ("k_desc",), (), tile, "[BLOCK_N, BLOCK_D]", "k_tile.T", ("GROUP", "DV")
@@ -40,7 +40,7 @@ def rows_of_keys(p: SharedParameters) -> Keys:
 
 
 def forward(p: SharedParameters, keys: Keys) -> Kernel:
-    """One tile of queries, over the keys that it sees."""
+    """The kernel whose programs take one tile of queries, and loop over the keys that it sees."""
     a, terms = p.analysis, p.analysis.by_query
     results, loads, masked = ("acc", "m", "l"), terms.loads("step"), terms.loads("mask")
     used = softmax.used(terms)
@@ -92,23 +92,23 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
 
 
 def in_groups(p: SharedParameters, own: Side, walked: str) -> str:
-    """Text of a grid of heads and of tiles of one side, whose programs walk along tensors."""
+    """Text of a grid over heads and tiles of one side, whose programs walk along tensors."""
     heads = "q" if own == "q" else "k"
     return f"runtime.grid({p.storage.sequences} * {heads}.shape[-2], {p.parted(own)}, {walked})"
 
 
 def _taken_backward(p: SharedParameters, terms: KernelTerms) -> Iterator[Parameter]:
-    """What the kernels of dq and of dk, dv take beside tiles and what they make of them."""
+    """The parameters of the kernels of dq and of dk, dv, apart from tiles and the results computed from them."""
     yield from (*p.sizes(), *p.storage.aligned(), *p.summed(terms))
     yield from (*p.given(terms), *p.skipped(terms.own), *p.dropped())
-    # what a launch leaves out that makes dv alone
+    # left out by a launch that computes dv alone
     only = ' if makes != "dv" else None' if terms.own == "k" else ""
     yield from (Parameter(f"{s.name}_ptr", "*fp32", f"{s.name}{only}", written=True) for s in terms.learned)
     yield from p.angles()
 
 
 def _dkv(p: SharedParameters) -> Kernel:
-    """The gradients of a tile of keys, over the queries that see it."""
+    """The kernel of the gradients of a tile of keys, whose programs loop over the queries that see it."""
     a, terms = p.analysis, p.analysis.by_key
     results = ("dk", "dv", *latent.names(a, "dk_rest"), *(s.name for s in terms.sums))
     own = ("k_tile", "v_tile", *latent.names(a, "k_rest"))
@@ -196,31 +196,31 @@ def _dkv(p: SharedParameters) -> Kernel:
 
 
 def _row(terms: KernelTerms, total: Sum, place: str) -> Statement:
-    """Finds the tables of a tile's rows that a sum is added up in."""
+    """Finds the tables of a tile's rows in which a sum is accumulated."""
     return Statement(f"{total.name}_row", place, serves=terms.readers(total.access))
 
 
 def stored_by_key(p: SharedParameters, terms: KernelTerms, total: Sum, *made: Statement) -> Block:
-    """Stores a sum of a tile of keys, row by row, `made` just before."""
+    """Stores a sum of a tile of keys, row by row, right after the statements in `made`."""
     return _stored_sum(terms, total, f"{p.storage.head_tokens(total.access.input)} + k_pos", "k_pos < k_len", *made)
 
 
 def _stored_sum(terms: KernelTerms, total: Sum, place: str, mask: str, *made: Statement) -> Block:
-    """Stores a sum where the call wants it, `made` just before."""
+    """Stores a sum if the call wants it, right after the statements in `made`."""
     ptr = f"{total.name}_ptr"
     store = Statement("", f"tl.store({ptr} + {place}, {total.name}, mask={mask})", serves=terms.readers(total.access))
     return Branch(f"{ptr} is not None", (*made, store))
 
 
 def query_places(p: SharedParameters, access: Access) -> tuple[str, str, str]:
-    """Texts of where a head begins in an input's gradient, of its queries' places from there, and of which have one."""
+    """Texts of a head's start in an input's gradient, of its queries' offsets from there, and of which have one."""
     if access.row_axis.kind == "token":
         return p.storage.head_tokens(access.input), "q_pos", "(row < q_len) & (q_pos >= 0)"
     return p.storage.head_queries, "row", "row < q_len"
 
 
 def _dq(p: SharedParameters) -> Kernel:
-    """The gradients of a tile of queries, over the keys that it sees, and delta for the other kernels."""
+    """The kernel of the gradients of a tile of queries, whose programs loop over the keys that it sees; stores delta."""
     a, terms = p.analysis, p.analysis.by_query
     results = ("dq", *latent.names(a, "dq_rest"), *(s.name for s in terms.sums))
     tiles = ("q_tile", *latent.names(a, "q_rest"), "dout_tile", "lse", "delta")
@@ -289,7 +289,7 @@ def _dq(p: SharedParameters) -> Kernel:
 
 
 def _stored_by_query(p: SharedParameters, terms: KernelTerms, total: Sum, slot: str) -> Block:
-    """Stores a sum of a tile of queries, row by row, or all of it where the input has one value for them."""
+    """Stores a sum of a tile of queries: row by row, or their total if the input has one value for all of them."""
     name, access = total.name, total.access
     if access.side:
         *place, mask = query_places(p, access)

@@ -1,4 +1,4 @@
-"""What some methods want to know of attention beside its result: the largest logit, and the weight that keys get."""
+"""Statistics that some methods need besides the result of attention: the largest logit, and the weight of each key."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ..statements import Statement, code_names, names, needed, reads
 
 @dataclass(frozen=True)
 class Statistics:
-    """The kernel that measures both, for those who print it."""
+    """The kernel that measures both, as templates print it."""
 
     shared: SharedParameters
-    known: frozenset[str]  # what kernels.py defines
+    known: frozenset[str]  # the names that kernels.py defines
 
-    common = CommonValues()  # with other kernels
+    common = CommonValues()  # shared with other kernels: none
 
     @property
     def analysis(self) -> Analysis:
-        """The spec, worked out."""
+        """The analysis of the spec."""
         return self.shared.analysis
 
     @property
@@ -38,13 +38,13 @@ class Statistics:
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """What the file takes from kernels.py."""
+        """The names that the file imports from kernels.py."""
         found = code_names(*self.kernel.blocks.values())
         return tuple(sorted(found & self.known | {"LOG2E", "load_rows"}))
 
     @cached_property
     def _step(self) -> Step:
-        """The function that looks at one tile of queries."""
+        """The function that handles one tile of queries."""
         a, terms = self.analysis, self.terms
         own = ("k_tile", *latent.names(a, "k_rest"))
         walked = ("q_desc", *latent.names(a, "q_rest_desc"), "lse_desc", "row_base")
@@ -54,7 +54,7 @@ class Statistics:
 
     @cached_property
     def kernel(self) -> Kernel:
-        """One tile of keys of one query head, over the queries that see it."""
+        """The kernel whose programs take a tile of keys of one query head, and loop over the queries that see it."""
         p, a, terms, step = self.shared, self.analysis, self.terms, self._step
         loops = Loops(a.queries, a.query_states, step.call, a.joined, step.tails, terms.narrowed, tail_stages=1)
         scored = (*terms.loads("step"), *terms.score)
@@ -110,7 +110,7 @@ class Statistics:
 
 
 def build(spec: Spec, known: Iterable[str]) -> Statistics | None:
-    """The kernel of a variant that asks for it, before dropout; `known` is what kernels.py defines."""
+    """The kernel, if a variant asks for it; measures before dropout. `known` are the names that kernels.py defines."""
     if "statistics" not in spec.exports:
         return None
     return Statistics(SharedParameters(analyse(replace(spec, dropout=False))), frozenset(known))

@@ -1,1 +1,1 @@
-"""Kernels of decoding: `decode.py` says which a variant has, other modules what is in them."""
+"""Kernels of decoding: `decode.py` selects those of a variant, the other modules build parts of them."""

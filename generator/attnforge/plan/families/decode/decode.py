@@ -1,4 +1,4 @@
-"""Decoding: new tokens over a cache, whose keys are cut into splits; their parts are joined."""
+"""Decoding: new tokens attend to a cache, whose keys are divided into splits; partial results are joined."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TABLES = (
     *("cos_ptr", "cos_stride_row", "cos_stride_column", "sin_ptr", "sin_stride_row", "sin_stride_column"),
     "position_end",
 )
-# None where a call has none, which a tuple cannot hold
+# these may be None in a call, which a tuple cannot hold
 _OPTIONAL = ("q_unit", "pages_ptr", "k_scale_ptr", "v_scale_ptr")
 _SEQUENCES = (Parameter("seq_lens_ptr", "*i32", "seq_lens"), Parameter("cu_seqlens_q_ptr", "*i32", "cu_seqlens_q"))
 _SIZES = (
@@ -61,14 +61,14 @@ _COUNTS = {
 
 @dataclass(frozen=True)
 class Decode:
-    """The kernels of a variant's decoding, for those who print them."""
+    """The kernels of a variant's decoding, as templates print them."""
 
     shared: SharedParameters
     taken: tuple[Argument, ...]  # the keywords of `attention`
-    known: frozenset[str]  # what kernels.py defines
-    few: ClassVar = FEW  # rows of a tile that stand as columns of products
-    chunk: ClassVar = CHUNK  # splits that are joined one after the other
-    paired: ClassVar = PAIRED  # its programs from which on one reads two key heads
+    known: frozenset[str]  # the names that kernels.py defines
+    few: ClassVar = FEW  # with up to this many rows in a tile, rows are columns of products
+    chunk: ClassVar = CHUNK  # the number of splits that are joined one after another
+    paired: ClassVar = PAIRED  # with this many programs per multiprocessor or more, each reads two key heads
     together: ClassVar = f"{TOGETHER}, {MANY_ROWS}"  # query heads whose rows a program joins, and from how many rows on
 
     @property
@@ -78,7 +78,7 @@ class Decode:
 
     @property
     def analysis(self) -> Analysis:
-        """The spec, worked out."""
+        """The analysis of the spec."""
         return self.shared.analysis
 
     @property
@@ -88,39 +88,39 @@ class Decode:
 
     @cached_property
     def arguments(self) -> tuple[CachedArgument, ...]:
-        """The keywords that stem from terms and inputs."""
+        """The keywords that come from terms and inputs."""
         return cached_arguments.build(self.spec, self.taken)
 
     @cached_property
     def seen(self) -> CachedRange:
-        """Which keys new tokens may see."""
+        """The range of keys that new tokens may see."""
         return cached_range.build(self.spec)
 
     @property
     def bounds(self) -> tuple[str, ...]:
-        """The numbers of a call that its shapes are held against."""
+        """The numbers of a call against which its shapes are checked."""
         sizing = dict.fromkeys(name for given in self.spec.inputs for name in given.numbers)
         return ("max_seqlen_q", "max_seqlen_k", "split_size", *sizing)
 
     @property
     def deciding(self) -> tuple[str, ...]:
-        """The numbers beside them that tell which keys new tokens may see."""
+        """The other numbers of a call that decide which keys new tokens may see."""
         return tuple(name for name in self.seen.numbers if name not in self.bounds)
 
     @property
     def sizes(self) -> dict[str, str]:
-        """The sizes that shapes of these keywords name, and the host's texts of them."""
+        """The sizes that occur in the shapes of these keywords, and the host's texts of them."""
         named = names(*(text for one in self.arguments for text in (one.shape, one.packed)))
         return {name: text for name, text in _COUNTS.items() if name in named}
 
     @property
     def passed(self) -> tuple[str, ...]:
-        """The host's names of all keywords."""
+        """The names of all keywords in the host's code."""
         return tuple(a.code for a in self.taken)
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Those of tensors."""
+        """The names of the keywords that are tensors."""
         return tuple(a.code for a in self.taken if a.kind == "tensor")
 
     @cached_property
@@ -140,12 +140,12 @@ class Decode:
 
     @cached_property
     def sums(self) -> Kernel | None:
-        """The kernel that tells what keys get of the weights, where the spec asks for it."""
+        """The kernel that sums the weights of each key, if the spec asks for it."""
         return weight_sums.build(self.alone, self.analysis, self.terms, self.span, self.scans)
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """The functions that the kernels call and kernels.py lacks."""
+        """The functions that the kernels call and kernels.py does not define."""
         span = Function("decode/functions.jinja", "span_function", (self.span,))
         read = code_names((*self.terms.loads("step"), *self.terms.loads("mask"), *self.terms.loads("program")))
         read |= {"find_page"} if self.scans.each else set()
@@ -165,7 +165,7 @@ class Decode:
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """What the file takes from kernels.py."""
+        """The names that the file imports from kernels.py."""
         blocks = (block for kernel in self.kernels for block in kernel.blocks.values())
         found = code_names(*blocks, self.span.body)
         own = {function.defines for function in self.functions}
@@ -174,13 +174,13 @@ class Decode:
 
     @cached_property
     def span(self) -> KeySpan:
-        """The function that tells the keys of a tile of rows."""
+        """The function that computes which keys a tile of rows sees."""
         by_row = {access.name for access in self.terms.accesses if self.terms.extent(access)}
         return KeySpan(tile_ranges.build(self.spec, "k"), frozenset({"h", *by_row}))
 
     @property
     def heads(self) -> Heads:
-        """The key heads of a program: one where terms read what belongs to it."""
+        """The key heads of a program: only one if terms read values of it."""
         loads = (load for place in ("program", "step", "mask") for load in self.terms.loads(place))
         return Heads(not self.spec.latent and "kv_h" not in reads((*loads, *self.terms.narrowed)))
 
@@ -268,7 +268,7 @@ class Decode:
 
     @property
     def alone(self) -> Kernel:
-        """The same, whose programs join nothing."""
+        """The same kernel, with programs that do not join partial results."""
         return replace(self.split, parts=joining.left(self.split, self.shared))
 
     @property
@@ -280,7 +280,7 @@ class Decode:
 
     @property
     def _loops(self) -> Iterator[Block]:
-        """The loops over tiles, those that need no mask apart where a mask loads."""
+        """The loops over tiles; if masks load values, tiles that need no mask have a loop of their own."""
         if not self.terms.loads("mask"):
             mixed = Statement("mixed", "(k_start < full_lo) | (k_start + BLOCK_N > full_hi)")
             yield self._loop("first", "last", "mixed", mixed)
@@ -299,11 +299,11 @@ class Decode:
 
     @property
     def _has_ends(self) -> bool:
-        """Whether tiles that need a mask stand at the ends of a range, in loops of their own."""
+        """Whether tiles that need a mask are at the ends of a range, in loops of their own."""
         return bool(self.terms.loads("mask")) and self.span.tiles.full
 
     def _loop(self, begin: str, end: str, mixed: str, *before: Block, stages: str | None = None) -> Loop:
-        """One that attends to the tiles of a split, each of which takes a mask where it is `mixed`."""
+        """A loop that attends to tiles of a split, and applies the mask to those that are `mixed`."""
         step = self.step.call(mixed, "")
         return Loop("i", begin, end, (Statement("k_start", "i * BLOCK_N"), *before, step), stages)
 
@@ -318,7 +318,7 @@ class Decode:
         return (*found, *cached_latent.queries(self.analysis, self._query))
 
     def _query(self, name: str, behind: bool) -> Block:
-        """The statement that loads a tile of queries, or the columns behind it."""
+        """The statement that loads a tile of queries, or the columns after it."""
         first, columns = ("BLOCK_D", "REST") if behind else ("0", "BLOCK_D")
         if self.spec.rope:
             taken = ("q_ptr", "q_place", "place < count", "position", *_TABLES, first, "D", "PAIRS", columns)
@@ -329,18 +329,18 @@ class Decode:
 
     @property
     def _angles(self) -> Iterator[Parameter]:
-        """What tells the angles of positions, and which positions new tokens have."""
+        """The parameters for the angles of positions, and for the positions of new tokens."""
         left = {f"positions_stride_{axis}" for axis in self.shared.storage.outer}
         return (parameter for parameter in self.shared.angles() if parameter.name not in left)
 
     @cached_property
     def join(self) -> Kernel:
-        """The kernel that joins the parts of a row."""
+        """The kernel that joins the partial results of a row."""
         return joining.build(self.shared, _SEQUENCES, _SIZES, _OVERLAP)
 
     @cached_property
     def append(self) -> Kernel:
-        """The kernel that puts new keys and values into their places of a cache."""
+        """The kernel that stores new keys and values at their places in a cache."""
         places = tuple(
             Statement(f"{x}_new_place", f"t * {x}_new_stride_token + h.to(tl.int64) * {x}_new_stride_head")
             for x in "kv"
@@ -389,12 +389,12 @@ class Decode:
 
 
 def _without_sink(spec: Spec) -> Spec:
-    """The spec as a split sees it."""
+    """The spec as a split sees it: sinks are added when splits are joined."""
     return replace(spec, sink=False)
 
 
 def build(spec: Spec, taken: tuple[Argument, ...], known: Iterable[str]) -> Decode | None:
-    """The kernels of a variant's decoding, if its spec asks for it; `known` is what kernels.py defines."""
+    """The kernels of a variant's decoding, if its spec asks for it; `known` are the names that kernels.py defines."""
     if "decode" not in spec.exports:
         return None
     return Decode(SharedParameters(analyse(decoded(spec))), taken, frozenset(known))

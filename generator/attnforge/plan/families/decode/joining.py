@@ -1,4 +1,4 @@
-"""The parts which splits of keys give to rows of decoding, joined: by the last program of a split, or by a kernel."""
+"""Joins the partial results of splits in decoding: in the last program of a row's splits, or in a kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIZES = ("tokens", "Hq", "splits")
 def build(
     shared: SharedParameters, sequences: tuple[Parameter, ...], sizes: tuple[Parameter, ...], overlap: Parameter
 ) -> Kernel:
-    """The kernel; it takes `sequences`, `sizes` and `overlap` as the one that attends does."""
+    """The kernel that joins; it takes `sequences`, `sizes` and `overlap` like the one that attends."""
     return Kernel(
         "join_splits",
         (
@@ -54,12 +54,12 @@ def build(
 
 
 def taken(shared: SharedParameters) -> tuple[Parameter, ...]:
-    """What a program of a split takes that may be the last one of its rows."""
+    """The parameters of a split's kernel for joining, as its program may be the last one of its rows."""
     return (*_made(), *shared.sunk(), *_LSE)
 
 
 def counted() -> tuple[Parameter, ...]:
-    """What it counts in, which a launch tells last, and what its compiler knows."""
+    """The counters of such programs, which a launch passes last, and the constants for joining."""
     return (
         Parameter("counts_ptr", "*i32", "counts", written=True),
         _CHUNK,
@@ -69,13 +69,13 @@ def counted() -> tuple[Parameter, ...]:
 
 
 def left(split: Kernel, shared: SharedParameters) -> tuple[Parameter, ...]:
-    """Of what it takes that of a kernel whose programs join nothing."""
+    """The parameters of `split` that remain if its programs do not join."""
     joining = {*taken(shared), *counted()}
     return tuple(p for p in split.parts if p not in joining)
 
 
 def blocks(shared: SharedParameters, heads: str) -> dict[str, tuple[Block, ...]]:
-    """The statements of such a program, which has so many query heads."""
+    """The statements with which such a program joins; `heads` is text of its number of query heads."""
     first, sequence = "tl.arange(0, JOINED)", ("b", "kv_h", "token", "q_len", "cu_seqlens_q_ptr")
     given = (*sequence, *(p.name for p in _LSE), "Hq", heads, "JOINED")
     cleared = (f"kv_h * {heads} + {first}", f"{first} < {heads}", "tl.arange(0, BLOCK_DV)[None, :]")
@@ -88,7 +88,7 @@ def blocks(shared: SharedParameters, heads: str) -> dict[str, tuple[Block, ...]]
 
 
 def functions(shared: SharedParameters, bounded: bool) -> tuple[Function, ...]:
-    """The functions that both call; where keys that a row sees are `bounded`, its first split may be any."""
+    """The functions that both kernels call; if the keys that a row sees are `bounded`, its first split may be any."""
     about = _start(shared.spec.sink), _sunk(shared)
     found = jitted("decode/joined", "find_splits", "count_slots", "joined_rows", "clear_rows", "store_rows")
     with_sinks = (Function("decode/joined.jinja", name, about) for name in ("store_nothing", "join_parts"))
@@ -96,7 +96,7 @@ def functions(shared: SharedParameters, bounded: bool) -> tuple[Function, ...]:
 
 
 def _made() -> Iterable[Parameter]:
-    """The results."""
+    """The parameters of the results."""
     yield Parameter("out_ptr", "*T", "out", written=True)
     yield Parameter("lse_ptr", "*fp32", "lse", written=True)
 
@@ -106,25 +106,25 @@ def _sunk(shared: SharedParameters) -> list[str]:
 
 
 def _clear(sequences: str, first: str, step: str, h: str, there: str, column: str) -> Call:
-    """The statement that clears rows of no sequence: of those the `first` and each at a `step` from it."""
+    """The statement that clears rows that belong to no sequence: the `first` and every `step`-th after it."""
     bounds = ("cu_seqlens_q_ptr", "b", sequences, "token", "q_len", "tokens", first, step)
     return Call("", "clear_rows", ("out_ptr", "lse_ptr", "lse_stride_head", *bounds, h, there, column, "Hq", "DV"))
 
 
 def _nothing(shared: SharedParameters) -> Call:
-    """The statement that stores what such rows have where there is no key."""
+    """The statement that stores the results of such rows if they see no key."""
     rows = ("h", "there", "out_row", "lse_row", "tl.arange(0, BLOCK_DV)[None, :]", "DV")
     return Call("", "store_nothing", ("out_ptr", "lse_ptr", *_sunk(shared), *rows))
 
 
 def _join(shared: SharedParameters, name: str, column: str, *chunks: str) -> Call:
-    """The statement that joins the parts of some rows by a function of this name, so many `chunks` at a time."""
+    """The statement that joins the partial results of some rows with a function of this name, `chunks` at a time."""
     given = ("parts_ptr", "out_ptr", "lse_ptr", *_sunk(shared), "h", "there", "out_row", "lse_row", column)
     return Call("", name, (*given, "head", "first_split", "split_end", *_SIZES, "DV", "CHUNK", *chunks))
 
 
 def _start(sink: bool) -> tuple[Block, ...]:
-    """The statements that make the largest LSE and the sum of weights before the first part: those of the sink."""
+    """The statements that initialise the largest LSE and the sum of weights before the first part, with the sink's."""
     start: tuple[Block, ...] = (
         Statement("m", 'tl.full([ROWS], float("-inf"), tl.float32)'),
         Statement("l", "tl.full([ROWS], 0.0, tl.float32)"),

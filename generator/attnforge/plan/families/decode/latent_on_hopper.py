@@ -1,4 +1,4 @@
-"""Decoding of latent heads for Hopper GPUs, in Gluon: some warps load keys, a worker scores them, two add values up."""
+"""Decoding of latent heads for Hopper GPUs, in Gluon: some warps load keys, one worker scores, two add up values."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SEQUENCES = Bundle(
     packs=False,
 )
 _WORK = ("b", "tile", "slot", "kv_h", "token", "q_len", "k_len", "split_begin", "there")
-# what the portable kernel takes besides: by the beginnings of names, and whole ones
+# parameters that only the portable kernel takes, by the beginnings of their names
 _NEEDLESS = ("v_ptr", "k_ptr", "k_stride_", "v_stride_", "k_starts_", "k_places")
 _FOUND = ("place", "row", "h")  # by `find_rows`, in a layout
 _SIZES = ("D", "BLOCK_D", "BLOCK_DV", "REST", "V_IN_K", "PRECISION", "TURNED", "SUMS", "IN_TWOS", "FAR")
 _FIXED = ("GROUP", "BLOCK_M", "BLOCK_N", "STAGES")
-# what is told of each key of float8
+# the keys of a float8 cache, and their scales
 _CACHE = Bundle(
     "cache",
     (
@@ -45,13 +45,13 @@ class DecodeHopper:
     """The file of a variant's decoding for Hopper GPUs."""
 
     decode: Decode
-    known: frozenset[str]  # what kernels.py defines
+    known: frozenset[str]  # the names that kernels.py defines
     tile = ON_HOPPER
     least_rows = LEAST_ROWS
 
     @cached_property
     def parts(self) -> tuple[Parameter, ...]:
-        """What the kernel takes: what the portable one does, but keys by boxes of rows, and no values."""
+        """The kernel's parameters: those of the portable one, but with keys in boxes of rows, and without values."""
         parts = self.decode.alone.parts
         found = (p for p in parts if p.name not in _SIZES and not p.name.startswith(_NEEDLESS))
         stages, rows = Parameter("STAGES", "constexpr", "stages"), Parameter("ROWS", "constexpr", "box")
@@ -59,7 +59,7 @@ class DecodeHopper:
 
     @cached_property
     def step(self) -> Step:
-        """The function that makes weights of scores."""
+        """The function that turns scores into weights."""
         terms, scale = self.decode.terms, "scale" if self.decode.spec.scores else "scale_log2"
         loads = (*terms.loads("step"), *terms.loads("mask"))
         results, fixed = ("m", "l"), ("lo", "hi", scale)
@@ -70,12 +70,12 @@ class DecodeHopper:
 
     @property
     def sign(self) -> str:
-        """Text of what tells whether queries change their sign: where no term comes before, maxima are taken first."""
+        """Text of a number; negative, it flips the sign of queries: without score terms, maxima precede the scale."""
         return "1.0" if self.decode.spec.scores else "scale"
 
     @property
     def _rows(self) -> tuple[Statement, ...]:
-        """Positions of a tile's rows, and what is loaded once for them."""
+        """The positions of a tile's rows, and the values that are loaded once for them."""
         scale = Statement("scale", "tl.maximum(tl.abs(scale), 1e-37)", label="-inf * 0 would be NaN")
         return (
             *(one for one in cached_heads.rows() if one.target not in _FOUND),
@@ -85,12 +85,12 @@ class DecodeHopper:
         )
 
     def _visit(self, before: tuple[Block, ...], *body: Block) -> tuple[Block, ...]:
-        """The statements that go through the tiles of a split that the rows see."""
+        """The statements that loop over the tiles of a split that the rows see."""
         tile = (Statement("k_start", "i * BLOCK_N"), *body, Statement("at", "1", "+="))
         return self.decode.span.visit(*before, Loop("i", "first", "last", tile))
 
     def _partition(self, name: str, found: tuple[Block, ...], more: set[str], given: tuple[str, ...]) -> Partition:
-        """What some warps take that need these statements and names."""
+        """The arguments of warps that need these statements and names."""
         parts = tuple(p for p in self.parts if p.name not in (*_SEQUENCES.values, "pages_ptr", "k_desc"))
         return partition(name, parts, reads(found) | more, ("sequences", *given), _FIXED, ())
 
@@ -154,7 +154,7 @@ class DecodeHopper:
 
     @property
     def _keys(self) -> tuple[Statement, ...]:
-        """Positions of a tile's keys, and their scores once the scale is in them, where terms come behind it."""
+        """The positions of a tile's keys, and their scores times the scale if terms follow."""
         scaling = self.decode.analysis.scaling
         place = "k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))"
         return (
@@ -165,17 +165,17 @@ class DecodeHopper:
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """What the file takes from kernels.py."""
+        """The names that the file imports from kernels.py."""
         found = code_names(*self.kernel.blocks.values())
         return tuple(sorted(found & self.known | {"LOG2E", "partial_row_sums"}))
 
 
 def build(decoding: Decode | None, known: frozenset[str]) -> DecodeHopper | None:
-    """The kernel of a variant's decoding for Hopper GPUs, if it has one; `known` is what kernels.py defines.
+    """The kernel of a variant's decoding for Hopper GPUs, if it has one; `known` are the names that kernels.py defines.
 
-    Others than latent heads are bound by memory, which the portable kernel reads as fast. Not yet where new tokens are
-    rotated as they are loaded, where an input stands in pages as keys do or is summed up over tokens, and where a mask
-    shows rows of a tile keys of which the warp that loads would have to know row by row.
+    Heads that are not latent are bound by memory, which the portable kernel reads as fast. Not yet if new tokens are
+    rotated as they are loaded, if an input is stored in pages like keys or summed up over tokens, or if the keys that
+    a mask shows differ by row of a tile, so that the loading warp would have to know them row by row.
     """
     if decoding is None or not decoding.spec.latent or "hopper" not in decoding.spec.targets or decoding.spec.rope:
         return None

@@ -1,4 +1,4 @@
-"""The kernels of running sums over what a cache holds of each token: of the keys of a stretch, and of stretches."""
+"""The kernels of running sums over per-token values in a cache: over the keys of a stretch, and over stretches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...statements import Statement
 
 _AXES = {"page": ("batch",), "token": ("token",), "head": ("head", "kv_head")}
 _HEADS = {"head": "q.shape[-2]", "kv_head": "k.shape[-2]"}
-MOST_HEADS = 16  # that a program sums up
+MOST_HEADS = 16  # most heads that a program sums up
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,22 @@ class Scan:
 
     @property
     def heads(self) -> str:
-        """The host's text of how many heads have sums."""
+        """The host's text of the number of heads that have sums."""
         return next((_HEADS[kind] for kind in self.given.kinds if kind in _HEADS), "1")
 
     @property
     def begin(self) -> str:
-        """The host's name of where they begin in the workspace, in steps of 16 values."""
+        """The host's name of the start of the sums in the workspace, in steps of 16 values."""
         return f"{self.given.name}_begin"
 
     @property
     def end(self) -> str:
-        """The host's text of where they end there."""
+        """The host's text of their end there."""
         return f"{self.begin} + sequences * {self.heads} * room // 16"
 
     @property
     def places(self) -> tuple[Parameter, ...]:
-        """What tells a kernel that reads sums of several inputs where these stand."""
+        """The parameters that locate these sums for a kernel that reads sums of several inputs."""
         return self._places(f"{self.given.name}_sums_begin", self.given.name)
 
     def _places(self, begin: str, name: str) -> tuple[Parameter, ...]:
@@ -59,7 +59,7 @@ class Scan:
 
     @property
     def _sums(self) -> Iterable[Parameter]:
-        """What both kernels take of sums and sequences."""
+        """The parameters of both kernels for sums and sequences."""
         yield Parameter("sums_ptr", "*fp32", "parts", written=True)
         yield from self._places("sums_begin", "sums")
         yield from (Parameter("tokens", "i32", "q.shape[0]"), Parameter("longest", "i32", "longest"))
@@ -90,7 +90,7 @@ class Scan:
     def _keys(self, sequence: tuple[Statement, ...]) -> Kernel:
         x, kinds = self.given.name, self.given.kinds
         places = {axis: [i for i, kind in enumerate(kinds) if kind in own] for axis, own in _AXES.items()}
-        # what all sequences share stands in no page, and begins with the first key of each
+        # an input that all sequences share is not in pages, and begins with the first key of each sequence
         paged = PAGED.holds(self.given)
         stride = "0 if page_table is None else page_table.stride(0)"
         return Kernel(
@@ -138,7 +138,7 @@ class Scans:
 
     @property
     def begins(self) -> tuple[tuple[str, str], ...]:
-        """The host's names and texts of where sums begin: behind the parts of splits, one behind the other."""
+        """The host's names and texts of the starts of sums: after the partial results of splits, one after another."""
         ends = ["runtime.cdiv(size_of_parts(q, v, splits), 16)", *(one.end for one in self.each)]
         return tuple((one.begin, end) for one, end in zip(self.each, ends, strict=False))
 
@@ -149,13 +149,13 @@ class Scans:
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """The functions that kernels call for them."""
+        """The functions that kernels call for running sums."""
         found = ("find_sums", "load_summed", "joined", "sum_before", "load_sums", "find_begin")
         return jitted("decode/sum_functions", *found) if self.each else ()
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """What a kernel takes that reads them."""
+        """The parameters of a kernel that reads running sums."""
         if not self.each:
             return ()
         places = (parameter for one in self.each for parameter in one.places)
@@ -163,21 +163,21 @@ class Scans:
 
     @property
     def first(self) -> tuple[Statement, ...]:
-        """The statement that finds the first stretch of a sequence that has room."""
+        """The statement that finds the first stretch of a sequence that has room for sums."""
         firsts = (one.seen.summed for one in self.each[:1])
         return tuple(Statement("first_stretch", key if key == "0" else f"{key} // STRETCH") for key in firsts)
 
     def where_summed(self, count: str) -> str:
-        """Text of a count that is 0 where a tile's keys have no sums."""
+        """Text of a count that is 0 if a tile's keys have no sums."""
         summed = "(k_start < k_len) & (k_start // STRETCH >= first_stretch)"
         return f"tl.where({summed}, {count}, 0)" if self.each else count
 
     @property
     def imports(self) -> frozenset[str]:
-        """What their kernels take from kernels.py."""
+        """The names that their kernels import from kernels.py."""
         return frozenset({"later", "last_of"} if self.each else ())
 
 
 def build(spec: Spec, seen: CachedRange, sequences: tuple[Parameter, ...], overlap: Parameter) -> Scans:
-    """The sums of a spec's inputs; kernels take `sequences` and `overlap` as the one that attends does."""
+    """The running sums of a spec's inputs; kernels take `sequences` and `overlap` like the one that attends."""
     return Scans(tuple(Scan(spec, given, seen, sequences, overlap) for given in spec.inputs if given.scan))

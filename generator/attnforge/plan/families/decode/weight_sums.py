@@ -1,4 +1,4 @@
-"""What each key of a cache gets of the weights of new tokens: a kernel of decoding that calls ask for."""
+"""The sum of the weights that new tokens give to each key of a cache: a kernel of decoding that calls ask for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...statements import Block, Statement, names, needed, reads
 from ..partition import numbers_first
 from .scan import Scans
 
-# what `attend_split` takes for values, parts of the result and splits
+# the parameters of `attend_split` for values, partial results and splits
 _NEEDLESS = (
     *("v_", "parts_ptr", "splits", "split_size", "reach", "first_keys"),
     *("DV", "BLOCK_DV", "V_IN_K", "SUMS", "IN_TWOS", "KV_HEADS", "BY_HEAD", "FAR", "OVERLAP", "END_STAGES"),
@@ -20,7 +20,7 @@ _NEEDLESS = (
 
 
 def build(split: Kernel, analysis: Analysis, terms: CachedTerms, span: KeySpan, scans: Scans) -> Kernel | None:
-    """The kernel, out of the one that attends: a program goes through the new tokens one by one."""
+    """The kernel, derived from the one that attends: a program loops over the new tokens one by one."""
     if "statistics" not in analysis.spec.exports:
         return None
     found: tuple[Block, ...] = (Statement(", ".join(SPAN), span.call), *terms.narrowed)
@@ -54,7 +54,7 @@ def build(split: Kernel, analysis: Analysis, terms: CachedTerms, span: KeySpan, 
 
 
 def _rows() -> tuple[Statement, ...]:
-    """Heads of a tile's rows, whose token is `i`; rows behind the last head read what that one does."""
+    """The heads of a tile's rows, whose token is `i`; rows past the last head read the values of that head."""
     return (
         Statement("place", "tl.where(head < GROUP, i * GROUP + head, count)", shape="[BLOCK_M]"),
         Statement("row", "i + tl.zeros([BLOCK_M], tl.int32)", shape="[BLOCK_M]"),

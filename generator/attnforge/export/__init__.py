@@ -1,1 +1,1 @@
-"""Packages for other libraries."""
+"""Modules for other libraries."""

@@ -1,4 +1,4 @@
-"""A spec -> the texts of attention over tokens that the ranks of a process group share out."""
+"""A spec -> the texts of attention over tokens that are divided among the ranks of a process group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..plan.arguments import Argument
 
 @dataclass(frozen=True)
 class Along:
-    """An input's axes of queries and of keys, counted from its last axis, and how many tokens have an entry there."""
+    """An input's axes of queries and keys, each as its index from the end and the number of tokens per entry."""
 
     name: str
     query: tuple[int, int] | None
@@ -25,17 +25,15 @@ class Along:
 class ContextParallel:
     """The texts that the module's template prints."""
 
-    along: tuple[Along, ...]  # the inputs that a rank gives its part of
-    placed: bool  # whether it matters at which positions a part's queries stand
-    behind: bool  # whether keys behind a part's last query can be left out
-    near: (
-        str | None
-    )  # (how many keys before its own a query sees, the number of which a multiple of others is left out)
-    numbers: tuple[str, ...]  # the call's numbers that it reads
+    along: tuple[Along, ...]  # the inputs of which a rank passes its part
+    placed: bool  # whether the positions of a part's queries matter
+    behind: bool  # whether keys after a part's last query can be left out
+    near: str | None  # (keys that a query sees before its own, the number of which a multiple of others can be left out)
+    numbers: tuple[str, ...]  # the call's numbers that `near` reads
 
 
 def build(spec: Spec, arguments: Sequence[Argument]) -> ContextParallel:
-    """Says what of a call runs along tokens; `arguments` are the plan's."""
+    """Finds the arguments of a call that run along tokens; `arguments` are the plan's."""
     axes = {given.keyword or given.name: storage.of(spec).kept(given) for given in spec.inputs}
     along = (_along(a, axes.get(a.name, a.axes)) for a in arguments if a.kind == "tensor")
     behind = not any(parts.needs_later_keys(spec))
@@ -56,7 +54,7 @@ def _along(argument: Argument, axes: Sequence[Axis]) -> Along:
     kinds = [axis.kind for axis in axes]
     found: dict[str, tuple[int, int]] = {}
     for i, axis in enumerate(axes):
-        # an input with an entry for each pair of keys is given whole
+        # an input with an entry for each pair of keys is passed whole
         if axis.kind in ROW_AXES and not (axis.kind == "key" and kinds.count("key") > 1):
             found["query" if axis.kind == "query" else "key"] = i - len(axes), int(axis.per)
     return Along(argument.name, found.get("query"), found.get("key"))

@@ -31,7 +31,7 @@ _PACKED_PLACES = {
     "first": "first_k[sequence]",
     "kv_h": _KV_HEAD,
 }
-# what the factory takes where it needs it: the type, and where `attention` has it from
+# parameters of the factory, if it needs them: the type, and the text of the argument in `attention`
 _FACTS = {
     "batch": ("int", "q.shape[0]"),
     "heads": ("int", "q.shape[1]"),
@@ -50,7 +50,7 @@ _ZERO, _ONE = Node("num", (), 0, "int"), Node("num", (), 1, "int")
 
 
 class Inexpressible(Exception):
-    """FlexAttention has no way to say what a spec asks for; the message tells why."""
+    """FlexAttention cannot express what a spec asks for; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,16 @@ class Flex:
     """The texts that the module's template prints."""
 
     arguments: tuple[Argument, ...]  # the keywords that the factory takes
-    made: dict[str, str]  # of those that a call may leave out what they are then, by their names in code
-    facts: tuple[tuple[str, str, str], ...]  # what it takes beside them: name, type, text in `attention`
+    made: dict[str, str]  # texts of the values of those that a call leaves out, by their names in code
+    facts: tuple[tuple[str, str, str], ...]  # further parameters of the factory: name, type, text in `attention`
     prepare: tuple[str, ...]  # its statements
-    views: tuple[str, ...]  # more of them: a name for each place that an input is read at
+    views: tuple[str, ...]  # further statements of it: a name for each place where an input is read
     score: tuple[str, ...]  # the statements of score_mod; none if there is no such function
     mask: tuple[str, ...]  # the statements of mask_mod
-    mask_batch: str  # over how many batches and heads the mask differs, None where it does not
-    mask_heads: str
+    mask_batch: str  # text of the number of batch entries with different masks; "None" if there is one for all
+    mask_heads: str  # the same for heads
     read_at_both: tuple[str, ...]  # inputs that need a key for each query
-    words: frozenset[str]  # all that these texts name
+    words: frozenset[str]  # all names in these texts
     tiles: str  # the keyword that takes a mask's tiles
 
 
@@ -86,7 +86,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Flex:
     far = whole_numbers.stretched((*scores, *masks), limits)
     numbers = _Numbers(limits)
     scores, masks = [numbers.read(node) for node in scores], [numbers.read(node) for node in masks]
-    # a derivative may be infinite or NaN where the mask hides the score: terms may not see it there
+    # a derivative may be infinite or NaN where the mask hides the score: terms must not see such scores
     guarded = (spec.packed or bool(masks)) and wild((term.score for term in spec.scores), inputs)
     leaf, seen = (_Leaf(spec, bool(far & {"q", "k"}), limits) for _ in range(2))
     leaf.learn(scores, guarded)
@@ -110,7 +110,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Flex:
     rows = {} if spec.packed else {"queries": "q_len", "keys": "k_len"}
     made = {a.code: a.made(**rows) for a in taken if a.absent}
     words = _words((*score, *mask, *prepare, *made.values()))
-    words |= {"queries", "keys"} if spec.packed else set()  # rows, also those that no sequence has
+    words |= {"queries", "keys"} if spec.packed else set()  # numbers of rows, with those outside all sequences
     return Flex(
         arguments=taken,
         made=made,
@@ -128,7 +128,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Flex:
 
 
 def _free(name: str, taken: Collection[str]) -> str:
-    """The name, longer by as much as it takes for a keyword that nobody has."""
+    """The name, with underscores appended until no keyword has it."""
     return _free(f"{name}_", taken) if name in taken else name
 
 
@@ -137,7 +137,7 @@ def _words(texts: Iterable[str]) -> set[str]:
 
 
 def _placed(lines: Sequence[str], places: Mapping[str, str]) -> list[str]:
-    """The statements with the definitions of the places that they name before them."""
+    """The statements, after the definitions of the places that they name."""
     needed: list[str] = []
     words = _words(lines)
     for name, text in reversed(list(places.items())):
@@ -161,7 +161,7 @@ def _typed(node: Node, numbers: Collection[str], packed: bool) -> Node:
 
 
 def _whole(node: Node) -> Node:
-    """A term with the score in it, so that its text has the shape of scores and a gradient, be it 0."""
+    """A term with the score in it, so that its text has the shape of scores and a gradient, even if that is 0."""
     return node if _SCORE in node.walk() else Node("+", (Node("*", (_SCORE, _ZERO)), node))
 
 
@@ -171,20 +171,20 @@ def _keep(node: Node, leaf: _Leaf) -> str:
 
 
 class _Numbers:
-    """Names for what is made of numbers alone and may have no finite value, as the two functions may raise nothing."""
+    """Names for expressions of numbers alone that may not be finite, as the two functions must not raise errors."""
 
     def __init__(self, limits: Mapping[str, whole_numbers.Range]) -> None:
         self.limits = limits
         self.named: dict[str, str] = {}  # by their texts
 
     def read(self, node: Node) -> Node:
-        """The expression with these names in it."""
+        """The expression with such parts replaced by names."""
         if printers.is_scalar(node):
             plain, text = (
                 printers.torch(node, lambda leaf: str(leaf.value), self.limits, total=total) for total in (False, True)
             )
             if "torch." in text:
-                # by way of tensors only where it has to be: a compiler would stop there
+                # through tensors only if necessary: a compiler would break the graph there
                 text = text if text == plain else f"_number(lambda: {plain}, lambda: {text})"
                 name = self.named.setdefault(text, f"number_{len(self.named) + 1}")
                 return Node("option", (), name, node.type, definition=node)
@@ -208,16 +208,16 @@ class _Leaf:
         return Counter(n for t in terms for n in t.walk() if n.op == "input" and self.inputs[str(n.value)].grad)
 
     def detach(self, masks: Iterable[Node]) -> None:
-        """Has masks read what learns without a gradient, as mask_mod may capture nothing that has one."""
+        """Makes masks read learned inputs detached, as mask_mod may not capture tensors that have a gradient."""
         for node in self._learned(masks):
             self._viewed[node] = f"{node.value}_still"
         self.views = [f"{name}_still = {name}.detach()" for name in dict.fromkeys(str(n.value) for n in self._viewed)]
 
     def learn(self, scores: Iterable[Node], guarded: bool) -> None:
-        """Names what scores read of inputs that learn.
+        """Names the reads of learned inputs in scores.
 
-        The compiled backward pass takes one read of a captured tensor that learns. So a read that occurs again becomes
-        a local name, and each other read gets a view of the tensor.
+        The compiled backward pass allows one read of a captured tensor that has a gradient. So a repeated read becomes
+        a local name, and each different read gets a view of the tensor.
         """
         found = self._learned(scores)
         for name in dict.fromkeys(str(node.value) for node in found):
@@ -242,7 +242,7 @@ class _Leaf:
         return {"q": "q_pos", "k": key}.get(name, "sequence" if name == "b" and self.packed else name)
 
     def text(self, node: Node, *, atom: bool = False) -> str:
-        """The text of an expression inside the two functions; `atom`: to be called or indexed."""
+        """The text of an expression inside the two functions; `atom`: whether it will be called or indexed."""
         return printers.torch(node, self, self.limits, atom=atom, total=True)
 
     def _read(self, node: Node) -> str:
@@ -259,7 +259,7 @@ class _Leaf:
         return f"{self._viewed.get(node, given.name)}[{', '.join(texts)}]"
 
     def _index(self, axis: Axis, index: Node) -> str:
-        """An index that stands in the spec, clamped into its axis where it may leave it."""
+        """An index that is written in the spec, clamped to its axis if it may leave it."""
         index = fold(index)
         own = {"token": ("q", "k"), "query": "q", "key": "k"}.get(axis.kind, ())
         if index.op == "var" and index.value in own:
@@ -275,7 +275,7 @@ class _Leaf:
         if self.packed and axis.kind == "token":
             return f"first + {self.text(_clamped(index, last))}"
         if printers.is_scalar(index):
-            # among tensors, a number is no index for vmap, and a constant tensor none for a compiled backward pass
+            # with tensor indices beside it, vmap rejects a number, and a compiled backward pass a constant tensor
             text = self.text(fold(_clamped(index, last)))
             return f"kv_idx.clamp({text}, {text})"
         return f"{self.text(index, atom=True)}.clamp(0, {self.text(last)})"
@@ -290,16 +290,16 @@ def _clamped(index: Node, last: Node) -> Node:
 
 
 def _ending(read: Node, number: int) -> str:
-    """The ending of a name, for one way among several to read an input."""
+    """The suffix of a name, for one of several ways to read an input."""
     position = str(read.args[0].value) if len(read.args) == 1 else ""
     return position if position in ("q", "k") else f"at{number}"
 
 
 def _prepared(given: Input, spec: Spec, far: bool) -> Iterable[str]:
-    """Statements that turn an input into what the functions index."""
+    """Statements that turn an input into the tensor that the functions index."""
     text = given.name
     if given.pairs:
-        # as in any broadcast, leading axes may be missing
+        # leading axes may be missing, as in any broadcast
         text += f"[(None,) * ({len(given.axes)} - {given.name}.dim())]"
     if given.dtype == "float":
         text += ".double()" if given.scan else ".to(dtype)"
@@ -322,7 +322,7 @@ def _prepared(given: Input, spec: Spec, far: bool) -> Iterable[str]:
     for i, axis in enumerate(given.axes):
         if axis in axes:
             sizes.append(axis.count(counts[axis.kind]) if axis.kind in counts and i not in given.written else "-1")
-    # an index does not broadcast an axis of size 1
+    # indexing does not broadcast an axis of size 1
     if set(sizes) != {"-1"}:
         text += f".expand({', '.join(sizes)})"
     if text != given.name:

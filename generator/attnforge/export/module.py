@@ -1,4 +1,4 @@
-"""A spec -> the texts of a `torch.nn.Module` around its package: what it learns, what it is given, what it keeps."""
+"""A spec -> the texts of a `torch.nn.Module` around its package: its parameters, its arguments, and its cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..plan.arguments import Argument
 
 @dataclass(frozen=True)
 class Parameter:
-    """A tensor that the module learns as it is, and the text of its shape."""
+    """A tensor that is itself a parameter of the module, and the text of its shape."""
 
     name: str
     shape: str
@@ -22,13 +22,13 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Projection:
-    """An input that a linear layer makes of each token."""
+    """An input that a linear layer computes from each token."""
 
     name: str
-    columns: str  # text of how many values a token has
+    columns: str  # text of the number of values per token
     value: str  # text of the input
-    kept: str  # text of its shape in a cache; "" where it tells nothing of keys
-    dtype: str  # there
+    kept: str  # text of its shape in a cache; "" if it does not belong to keys
+    dtype: str  # text of its type in a cache
     places: tuple[int, ...]  # its axes of sequences and of tokens
 
 
@@ -36,21 +36,21 @@ class Projection:
 class Module:
     """The texts that the module's template prints."""
 
-    template: str  # of how rows stand in x
-    kv_heads: str  # text of how many heads of keys there are
+    template: str  # for the layout of rows in x
+    kv_heads: str  # text of the number of key heads
     options: tuple[Argument, ...]  # numbers of a layer, which its constructor takes
-    given: tuple[Argument, ...]  # what its forward takes
+    given: tuple[Argument, ...]  # the arguments that its forward takes
     parameters: tuple[Parameter, ...]
     projections: tuple[Projection, ...]
     passed: tuple[tuple[str, str], ...]  # keywords of `attention` and their texts
-    turned: str  # text of how many columns of a head turn; "" if none do
+    turned: str  # text of the number of columns of a head that are rotated; "" if none are
     cached: bool  # whether it decodes
-    crosses: bool  # whether keys may be another sequence's
-    parallel: bool  # whether ranks may share out its tokens
+    crosses: bool  # whether keys may come from another sequence (cross-attention)
+    parallel: bool  # whether its tokens may be divided among ranks
 
     @property
     def siblings(self) -> tuple[str, ...]:
-        """The names of the package's modules that it calls beside `attention` and its cache."""
+        """The names of the package's modules that it calls, besides `attention` and its cache."""
         packed = self.template == "packed"
         asked = {
             "arguments": self.cached or (packed and self.turned),
@@ -62,12 +62,12 @@ class Module:
 
     @property
     def kept(self) -> tuple[Projection, ...]:
-        """What a cache keeps of tokens beside keys and values."""
+        """The projections that a cache keeps, besides keys and values."""
         return tuple(p for p in self.projections if p.kept)
 
 
 def build(spec: Spec, arguments: Sequence[Argument]) -> Module:
-    """Says of each keyword of `attention` where a layer has it from; `arguments` are the plan's."""
+    """Finds for each keyword of `attention` where a layer gets it from; `arguments` are the plan's."""
     kv_heads = "num_kv_heads" if spec.grouped else "num_heads"
     heads = {"head": "num_heads", "kv_head": kv_heads}
     parameters = [Parameter(x.name, ", ".join(_sizes(x.axes, heads))) for x in spec.inputs if learned(x)]
@@ -77,7 +77,7 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> Module:
     held = {name: f"self.{name}" for name in (*options, *(p.name for p in parameters))}
     held |= {p.name: p.value for p in projections} | (_DROPOUT if spec.dropout else {})
     rotated = ("cos", "sin", "positions") if spec.rope else ()
-    # what a layer is given of tokens that a cache holds it would have to be given again
+    # arguments for tokens in a cache would have to be passed again with each call
     cached = "decode" in spec.exports and not spec.packed and all(map(projected, filter(_by_key, spec.inputs)))
     own = spec.packed or spec.rope or cached or projections or spec.layers.seen != "all"
     return Module(
@@ -97,7 +97,7 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> Module:
 
 _DROPOUT = {
     "dropout_p": "self.dropout_p if self.training else 0.0",
-    # of the CPU's generator: checkpointing draws the same again, and nothing waits for a GPU
+    # from the CPU's generator: checkpointing draws the same number again, and nothing waits for a GPU
     "seed": 'int(torch.randint(2**62, (), device="cpu")) if self.training and self.dropout_p else None',
 }
 
@@ -107,15 +107,15 @@ def _by_key(given: Input) -> bool:
 
 
 def _sizes(axes: Sequence[Axis], counts: dict[str, str]) -> list[str]:
-    """Texts of the sizes of axes, by the counts of kinds that have no size of their own."""
+    """Texts of the sizes of axes, with the counts of kinds that have no size of their own."""
     return [axis.count(counts.get(axis.kind, "")) for axis in axes]
 
 
 def _projection(given: Input, axes: Sequence[Axis], heads: dict[str, str]) -> Projection:
-    """The layer of an input that has these axes in a call."""
+    """The projection that computes an input with these axes in a call."""
     value = f"self.{given.name}_proj(x)"
     if given.scan:
-        # sums along tokens are logarithms of what gates leave, which 16 bits would lose near 0
+        # inputs summed along tokens are logarithms of what gates keep; near 0, 16 bits would lose them
         value = f"torch.nn.functional.logsigmoid({value}.float())"
     columns = [axis for axis in axes if axis.kind not in ("batch", *given.rows)]
     own = {kind: f"self.{count}" for kind, count in heads.items()}

@@ -10,13 +10,13 @@ from ..language.spec import Spec
 from ..plan.arguments import Argument
 from ..plan.paged import PAGED
 
-# a window that hides nothing: as far as positions are counted
+# a window that hides nothing: as large as positions can get
 _NO_WINDOW = "2**28"
 
 
 @dataclass(frozen=True)
 class Check:
-    """A refusal: the condition, and the message as an f-string holds it."""
+    """A refusal: the condition, and the message as it is written in an f-string."""
 
     when: str
     told: str
@@ -26,23 +26,23 @@ class Check:
 class Transformers:
     """The texts that the module's template prints."""
 
-    words: tuple[str, ...]  # that a registered name may not have in it
-    template: str  # of the mask function and of what it gives to `attention`
-    rows: str  # the call that gives it
+    words: tuple[str, ...]  # words that a registered name must not contain
+    template: str  # for the mask function and for the keywords that `attention` gets from its mask
+    rows: str  # the call that returns these keywords
     checks: tuple[Check, ...]
-    passed: tuple[tuple[str, str], ...]  # keywords of `attention` that layers decide on, and their texts
+    passed: tuple[tuple[str, str], ...]  # keywords of `attention` that depend on the layer, and their texts
     keywords: bool  # whether some of them are keywords of the model's forward
-    moves: bool  # whether keys may be counted from anywhere
-    operand: str  # what makes an operand of `attention` of a layer's tensor
-    result: str
-    windows: bool  # whether models may ask for masks that hide early keys
-    rotates: bool  # whether q and k may be rotated inside of attention
-    decodes: bool  # whether few new tokens may look at a cache by `attend_with_cache`
+    moves: bool  # whether keys may be counted from any position
+    operand: str  # text that turns a layer's tensor into an operand of `attention`
+    result: str  # text that turns the output of `attention` into the layer's
+    windows: bool  # whether models may request masks that hide early keys
+    rotates: bool  # whether q and k may be rotated inside attention
+    decodes: bool  # whether a few new tokens may attend to a cache with `attend_with_cache`
     by_row: bool  # whether that counts some input's keys from a sequence's first one, and `attention` from row 0
 
 
 def build(spec: Spec, arguments: Sequence[Argument]) -> Transformers:
-    """Prints what layers hand over as what `attention` takes; `arguments` are the plan's."""
+    """Prints the arguments of a layer as those of `attention`; `arguments` are the plan's."""
     passed = tuple(
         (a.name, _passed(spec, a)) for a in arguments if (spec.layers.seen, a.name) != ("prefix", "prefix_len")
     )
@@ -64,9 +64,9 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> Transformers:
 
 
 def _rows(spec: Spec) -> str:
-    """The call that gives the rows and cuts of a layer's call as keywords."""
+    """The call that returns the rows and sequence boundaries of a layer's call as keywords."""
     if spec.packed:
-        # positions cut sequences under causal masks alone
+        # positions mark sequence boundaries only under causal masks
         return f"{'_rows' if spec.layers.seen == 'causal' else '_cuts'}(attention_mask, query, key, kwargs)"
     return f"_rows(attention_mask{', query, key, is_causal' if spec.layers.seen == 'prefix' else ''})"
 
@@ -107,7 +107,7 @@ def _checks(spec: Spec) -> Iterator[Check]:
 
 
 def _passed(spec: Spec, argument: Argument) -> str:
-    """Text of what a layer gives for a keyword of `attention`."""
+    """Text of a layer's value for a keyword of `attention`."""
     name = argument.name
     if spec.rope and name in ("cos", "sin", "positions"):
         return name
@@ -116,12 +116,12 @@ def _passed(spec: Spec, argument: Argument) -> str:
     if name == "bias" and spec.layers.bias:
         return "position_bias"
     if name == "sinks":
-        # one of -inf is as good as none, which layers of a model may have beside others
+        # a sink of -inf equals none, which some layers of a model may have
         return 'query.new_full(query.shape[1:2], float("-inf")) if s_aux is None else s_aux'
     if name == "dropout_p":
         return "dropout"
     if name == "seed":
-        # of the CPU's generator: checkpointing draws the same again, and nothing waits for a GPU
+        # from the CPU's generator: checkpointing draws the same number again, and nothing waits for a GPU
         return 'int(torch.randint(2**62, (), device="cpu")) if dropout else None'
     if argument.absent:
         return f'kwargs.get("{name}")'

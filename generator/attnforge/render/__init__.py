@@ -1,1 +1,1 @@
-"""Templates to formatted files, their headers, and how they are written."""
+"""Renders templates to formatted files with headers, and writes them."""

@@ -1,4 +1,4 @@
-"""Packages that are rendered where they are asked for: on the disk, under a hash of all that they are made of."""
+"""Packages that are rendered on request, and stored on disk under a hash of everything they are made from."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _LOCK = threading.RLock()
 
 
 def build(spec: str | os.PathLike[str] | Mapping[str, object]) -> ModuleType:
-    """The package of a spec, imported, and rendered first if no build was made of the same before."""
+    """The package of a spec, imported; rendered first unless there is a build made from the same contents."""
     found = _load(spec)
     key = _key(found)
     name = f"attnforge_{found.name}_{key}"
-    # one thread at a time: others would find a module whose code has not run to its end
+    # one thread at a time: others would find a module whose code has not finished running
     with _LOCK:
         known = sys.modules.get(name)
         home = Path(str(known.__file__)).parents[1] if known else folder() / f"{found.name}-{key}"
-        # also of a known module, which imports most of its files once they are needed
+        # also for a known module, which imports most of its files only when they are needed
         if not _whole(home / found.name):
             _write(home, found)
             importlib.invalidate_caches()
@@ -43,7 +43,7 @@ def build(spec: str | os.PathLike[str] | Mapping[str, object]) -> ModuleType:
 
 
 def _whole(package: Path) -> bool:
-    """True if all files of a package are there; the list of them is written when they are."""
+    """True if all files of a package exist; the list of them is written last."""
     try:
         listed = (package.parent / _LIST).read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -64,29 +64,29 @@ def _write(home: Path, spec: Spec) -> None:
 
 
 def folder() -> Path:
-    """The folder of all builds: what ATTNFORGE_CACHE says, else the one that the platform has for caches."""
+    """The folder of all builds: the one named by ATTNFORGE_CACHE, else the platform's folder for caches."""
     if own := os.environ.get("ATTNFORGE_CACHE"):
         return Path(own).expanduser().absolute()
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "attnforge"
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "attnforge" / "Cache"
-    # a relative one is to be ignored: what it means changes with the working folder
+    # a relative path is ignored: its meaning changes with the working folder
     caches = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(caches) if os.path.isabs(caches) else Path.home() / ".cache") / "attnforge"
 
 
 def _load(spec: str | os.PathLike[str] | Mapping[str, object]) -> Spec:
-    """The spec of a file, of a shipped variant, of a text or of a mapping; texts stand in the working folder."""
+    """The spec of a file, a shipped variant, a text or a mapping; texts count as files in the working folder."""
     if isinstance(spec, Mapping):
         return language.loads(_written(spec), Path.cwd(), shown="<spec>")
-    # no file is called so: JSON without spaces is YAML, too
+    # no file has such a name; JSON without spaces is YAML, too
     if isinstance(spec, str) and ("\n" in spec or ": " in spec or spec.lstrip().startswith("{")):
         return language.loads(spec, Path.cwd(), shown="<spec>")
     if not isinstance(spec, str | os.PathLike):
         raise TypeError(f"spec: expected a path, YAML text or a mapping, got {type(spec).__name__}")
     path = Path(spec)
-    # unlike Path.is_file this is false, too, of what no file can be called
+    # unlike Path.is_file, this is also false for strings that cannot be file names
     if not os.path.isfile(path):
         shipped = resources.variants()
         if str(spec) not in shipped:
@@ -96,7 +96,7 @@ def _load(spec: str | os.PathLike[str] | Mapping[str, object]) -> Spec:
 
 
 def _written(spec: Mapping[str, object]) -> str:
-    """A mapping as YAML, of which JSON is a part."""
+    """A mapping as YAML, of which JSON is a subset."""
 
     def plain(value: object) -> object:
         if isinstance(value, Mapping):
@@ -107,13 +107,13 @@ def _written(spec: Mapping[str, object]) -> str:
 
 
 def _key(spec: Spec) -> str:
-    """A hash of all that decides on a package's text."""
+    """A hash of everything that determines a package's text."""
     parts = spec.source, spec.text, repr(tiles.tuned(spec.path)), resources.generator_digest().hex()
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def _imported(name: str, face: Path, exports: Collection[str]) -> ModuleType:
-    """The package of an `__init__.py` under a name of its own, with a docstring that says where it lies."""
+    """The package of an `__init__.py` under a name of its own, with a docstring that says where its code is."""
     found = importlib.util.spec_from_file_location(name, face, submodule_search_locations=[str(face.parent)])
     assert found is not None and found.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(found)
@@ -128,7 +128,7 @@ def _imported(name: str, face: Path, exports: Collection[str]) -> ModuleType:
 
 
 def _exported(package: str, exports: Collection[str], name: str) -> ModuleType:
-    """A file that a spec exports, imported once it is asked for as an attribute: it may need another library."""
+    """A file that a spec exports, imported when it is accessed as an attribute: it may need another library."""
     if name not in exports:
         hint = f": its spec does not say `exports: [{name}]`" if name in EXPORTS else ""
         raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}", name=name)

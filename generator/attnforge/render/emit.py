@@ -1,12 +1,12 @@
 """Brings the packages in a folder up to date, without ever losing a hand-made change.
 
-A file that was edited by hand shows it: its header holds a hash of its text. A file without the header is somebody's
-own and counts as edited too.
+A hand-edited file is recognised by its header, which holds a hash of its text. A file without the header is somebody's
+own and counts as edited, too.
 
-Orphaned are: a file with the header in a rendered package that is no longer part of it; and a whole package whose
-header names a spec as those are named that are being rendered (`specs/old.yaml` while `specs/new.yaml` is rendered into
-`generated`), from below the folder that the output folder stands in, where no such spec exists any more. Files of the
-first kind are removed by a write; a package of the second kind is only told of.
+Two kinds of files are orphaned: a file with the header in a rendered package that is no longer part of it; and a whole
+package whose header names a spec in the same folder as one being rendered (`specs/old.yaml` while `specs/new.yaml` is
+rendered into `generated`), if the latter is below the parent of the output folder, where a spec of the former's name no
+longer exists. Files of the first kind are removed by a write; a package of the second kind is only reported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ State = Literal["current", "stale", "edited", "missing", "orphaned"]
 _STAGED = ".attnforge-staged"
 _FACE = "__init__.py"
 _CUT_OFF = 'raise ImportError(f"{__name__} is half written: a render was cut off, and the command above finishes it")\n'
-_MOST = 20_000  # folders that are searched for a spec
+_MOST = 20_000  # most folders that are searched for a spec
 _LOST = ", and no part of the package: it would be removed"
 
 
@@ -48,7 +48,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Finding:
-    """The state of a file in the output folder beside what is rendered now."""
+    """The state of a file in the output folder, compared with what is rendered now."""
 
     path: Path
     state: State
@@ -73,7 +73,7 @@ class Edited(Exception):
 
 
 def survey(packages: Sequence[Package], out: Path) -> list[Finding]:
-    """Compares the output folder with what is rendered; touches nothing."""
+    """Compares the output folder with what is rendered; changes nothing."""
     findings = [_compare(out / p.name / file, text) for p in packages for file, text in p.files.items()]
     for package in packages:
         own = set(package.files)
@@ -83,7 +83,7 @@ def survey(packages: Sequence[Package], out: Path) -> list[Finding]:
 
 
 def diff(findings: Sequence[Finding]) -> str:
-    """The changes of a write, as one unified diff."""
+    """The changes that a write would make, as one unified diff."""
     lines: list[str] = []
     for f in findings:
         if f.changes:
@@ -96,11 +96,11 @@ def diff(findings: Sequence[Finding]) -> str:
 
 
 def write(packages: Sequence[Package], out: Path, *, force: bool = False) -> list[Finding]:
-    """Brings the output folder up to date and returns what was found before; raises `Edited` before any change.
+    """Brings the output folder up to date and returns the findings from before; raises `Edited` before any change.
 
-    Every new text is on the disk before the first old one is replaced, and each file is replaced in one step: whenever
-    the program is killed, each file is whole, the old one or the new one. A package of which several files change can
-    not be imported before the last of them is there, and the next run finishes the work.
+    Every new text is on disk before the first old one is replaced, and each file is replaced atomically: whenever the
+    program is killed, each file is complete, either the old one or the new one. If several files of a package change,
+    it cannot be imported until the last of them is in place, and the next run finishes the work.
     """
     out.mkdir(parents=True, exist_ok=True)
     with _alone(out):
@@ -121,12 +121,12 @@ def write(packages: Sequence[Package], out: Path, *, force: bool = False) -> lis
 
 
 def _in_parts(face: Finding, changes: Sequence[Finding]) -> bool:
-    """True if a package that is there changes in more than one step; `face` is its `__init__.py`."""
+    """True if an existing package changes in more than one step; `face` is its `__init__.py`."""
     return bool(face.old) and sum(f.path.parent == face.path.parent for f in changes) > 1
 
 
 def _replace(findings: Sequence[Finding], barred: Sequence[Finding]) -> None:
-    """Brings files up to date; `barred` are the faces of packages that are not to be imported meanwhile."""
+    """Brings files up to date; `barred` are the faces of packages that must not be imported meanwhile."""
     staged: list[tuple[Path, Path]] = []
 
     def stage(path: Path, text: str) -> None:
@@ -145,7 +145,7 @@ def _replace(findings: Sequence[Finding], barred: Sequence[Finding]) -> None:
         for place, path in bars:
             os.replace(place, path)
             _flush(path.parent)
-        # the face of a package comes last: what is left of an old one, or not there yet, cannot be imported
+        # the face of a package comes last: until then, leftovers of an old package or an incomplete one have none
         faces = [pair for pair in texts if pair[1].name == _FACE]
         for place, path in texts:
             if path.name != _FACE:
@@ -187,7 +187,7 @@ def _generated(folder: Path, *, abandoned: bool = False) -> Iterator[Finding]:
 def _abandoned(packages: Sequence[Package], out: Path) -> Iterator[Finding]:
     rendered = {p.name for p in packages}
     root = out.resolve().parent
-    # a folder of that name elsewhere may have been the one
+    # outside of root, a folder of the same name may be a different one
     folders = {PurePosixPath(p.source).parent for p in packages if p.spec.resolve().is_relative_to(root)}
     for folder in sorted(out.iterdir()) if out.is_dir() else ():
         text = None if folder.name in rendered else read(folder / _FACE)
@@ -201,7 +201,7 @@ def _abandoned(packages: Sequence[Package], out: Path) -> Iterator[Finding]:
 
 
 def _somewhere(source: PurePosixPath, root: Path) -> bool:
-    """True if a spec of that name stands anywhere below a folder, or might: not all of a large one is searched."""
+    """True if a spec of that name exists anywhere below a folder, or might: a large folder is not searched fully."""
     for count, (place, folders, files) in enumerate(os.walk(root)):
         if count == _MOST or (source.name in files and Path(place, source.name).match(source.as_posix())):
             return True
@@ -212,7 +212,7 @@ def _somewhere(source: PurePosixPath, root: Path) -> bool:
 def read(path: Path) -> str | None:
     """The text of a file; None if there is none."""
     try:
-        # as it is: a changed line end or a broken encoding is an edit
+        # as it is on disk: a changed line end or a broken encoding is an edit
         return path.read_bytes().decode("utf-8", "surrogateescape")
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -236,7 +236,7 @@ def _flush(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Waits until no other generator writes into the folder; a killed one leaves no lock behind."""
+    """Waits until no other generator writes into the folder; a killed generator leaves no lock behind."""
     if fcntl is None:
         yield
         return

@@ -10,10 +10,10 @@ import black
 from black.mode import TargetVersion
 from black.parsing import InvalidInput
 
-# in code: black would take a mode from the user's folder; pinned to the stable style of one calendar year
+# set here because black would take its mode from the user's folder; pinned to the stable style of one calendar year
 _MODE = black.Mode(target_versions={TargetVersion.PY310}, line_length=120)
 _HEADS = ("def ", "class ", "async def ")
-_BLANK = "\n\n"  # lines between functions and classes of a module, behind the end of one
+_BLANK = "\n\n"  # blank lines between functions and classes of a module, after the line end of one
 
 
 class Unformattable(Exception):
@@ -21,10 +21,10 @@ class Unformattable(Exception):
 
 
 def python(text: str, template: str) -> str:
-    """The text in black's style; `template` is what an error names."""
+    """The text in black's style; an error names the `template`."""
     try:
         return _BLANK.join(map(_black, _parts(text)))
-    except InvalidInput:  # of a part: one that was cut within a string is fine, and an error tells a line of the text
+    except InvalidInput:  # a part may have been cut within a string; and an error is to give its line in the whole text
         pass
     try:
         return _black(text)
@@ -32,18 +32,18 @@ def python(text: str, template: str) -> str:
         raise Unformattable(_message(text, template, str(error))) from error
 
 
-@functools.lru_cache(8192)  # black takes nearly all of the time of a rendering, and packages share most of their parts
+@functools.lru_cache(8192)  # black takes nearly all of the time of a render, and packages share most of their parts
 def _black(text: str) -> str:
     return black.format_str(text, mode=_MODE)
 
 
 def _parts(text: str) -> list[str]:
-    """The text from each function or class of a module on, with its decorators and the comments right above it.
+    """The text split before each function or class of a module, its decorators and the comments right above it.
 
-    The first one stays with what comes before, as imports decide on the lines between.
+    The first one stays with the text before it, as imports decide how many blank lines are between.
     """
     lines = text.splitlines(keepends=True)
-    heads, first, decorated = [], 0, False  # first: where what belongs to the next function or class begins
+    heads, first, decorated = [], 0, False  # first: the first line that belongs to the next function or class
     for at, line in enumerate(lines):
         if line.startswith(_HEADS):
             heads.append(first)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _BLANK = "0" * 16
-# No user's text on the first two lines: Python looks for an encoding there.
+# no text from users on the first two lines: Python looks for an encoding there
 _HEADER = f"""\
 # Written by attnforge. Do not edit: {{advice}}.
 #
@@ -32,12 +32,12 @@ class Header:
     """The facts in a generated file's header."""
 
     source: str
-    content: str  # the hash of all that decided on the text
+    content: str  # the hash of everything that determined the text
     intact: bool  # whether the text is still the one that was written
 
 
 def write(source: str, *content: bytes) -> str:
-    """The header of a file made from a spec; `content` decides on it beside what `close` is given."""
+    """The header of a file made from a spec; `content` enters its hash, besides the text that `close` is given."""
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in source)
     return _opening("change the spec, then render it again", shown, shlex.quote(shown), content)
 
@@ -48,7 +48,7 @@ def shared(template: str, *content: bytes) -> str:
 
 
 def close(text: str) -> str:
-    """The text of a file before it is formatted, with a content hash that follows all of it."""
+    """The text of a file before it is formatted, with a content hash that depends on all of it."""
     return _with_content(text, hashlib.sha256(text.encode()).hexdigest()[: len(_BLANK)])
 
 
@@ -67,7 +67,7 @@ def stamp(text: str) -> str:
 
 
 def instead(text: str, body: str) -> str:
-    """A file that stands in for a generated one for a while: under its header, made of nothing that decides on it."""
+    """A temporary replacement of a generated file: `body` under the file's header, with a blank content hash."""
     opening = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True))
     return stamp(_with_content(f"{''.join(opening)}\n{body}", _BLANK))
 

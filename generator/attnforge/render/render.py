@@ -44,7 +44,7 @@ _LAYERS = {"transformers.py": "transformers/transformers.py.jinja"}
 _MODULE = {"module.py": "module/module.py.jinja"}
 _RANKS = {"context_parallel.py": "ranks/context_parallel.py.jinja"}
 
-# the same bytes in every package, in each that decodes, and in each whose tokens ranks share out
+# files with the same bytes in every package, in each that decodes, and in each whose tokens are shared among ranks
 _SHARED = {
     "arguments.py": "host/arguments.py.jinja",
     "runtime.py": "host/runtime.py.jinja",
@@ -61,7 +61,7 @@ class TemplateFault(Exception):
 def render(spec: Spec, out: Path | None = None) -> dict[str, str]:
     """The names and texts of the files that make up the package of a spec.
 
-    Files of a package in `out` that were made of the same are taken from there, as formatting takes most of the time.
+    Files in `out` that were made from the same contents are reused, as formatting takes most of the time.
     """
     values = _values(spec)
     files = _FILES | {f"{name}.py": f"hopper/{name}.py.jinja" for name in hopper_files(values["plan"])}
@@ -88,17 +88,17 @@ def hopper_files(planned: plan.Plan) -> tuple[str, ...]:
 
 
 def file(spec: Spec, name: str) -> str:
-    """The text of one file of a package, in less time than all of them take."""
+    """The text of one file of a package, without rendering the others."""
     return _formatted(_printed(_FILES[name], _values(spec)), _FILES[name])
 
 
 def unformatted_kernels(spec: Spec, lines: Callable[[Iterable[statements.Block]], list[str]]) -> str:
-    """The kernels of a spec before they are formatted, with the lines that a function makes of statements."""
+    """The kernels of a spec before they are formatted; `lines` turns statements into lines."""
     return _overlay(lines).get_template(_FILES["kernels.py"]).render(_values(spec))
 
 
 def _values(spec: Spec) -> dict[str, Any]:
-    """What the templates of a package print."""
+    """The values that the templates of a package print."""
     planned = plan.build(spec)
     content = (spec.text.encode(), resources.templates_digest(), __version__.encode())
     tuned = (repr(planned.tuned).encode(),) if planned.tuned else ()
@@ -118,7 +118,7 @@ def _values(spec: Spec) -> dict[str, Any]:
 
 
 def render_all(specs: Sequence[Spec], out: Path | None = None) -> list[dict[str, str]]:
-    """The packages of several specs; many are shared out among the cores."""
+    """The packages of several specs; four or more are spread over the cores."""
     cores = os.cpu_count() or 1
     if len(specs) < 4 or cores == 1:
         return [render(spec, out) for spec in specs]
@@ -127,7 +127,7 @@ def render_all(specs: Sequence[Spec], out: Path | None = None) -> list[dict[str,
 
 
 def page(values: dict[str, Any]) -> str:
-    """One page in HTML that lets nothing run or load but the style and the script that are its own."""
+    """One page in HTML, which allows nothing to run or load but its own style and script."""
     values = dict(values)
     for part in ("style.css", "script.js"):
         text = _text(f"page/{part}.jinja", values, escape=True)
@@ -152,12 +152,12 @@ def language_page(values: dict[str, Any]) -> str:
 
 
 def signature(planned: plan.Plan) -> str:
-    """The head of `attention` as its package has it."""
+    """The signature of `attention` as in its package."""
     return _python("docs/signature.py.jinja", {"plan": planned})
 
 
 def export(spec: Spec, to: str) -> str:
-    """A module with the variant of a spec for another library; `to` names it. Raises flex.Inexpressible."""
+    """A module with the variant of a spec for the library named by `to`. Raises flex.Inexpressible."""
     planned = dataclasses.replace(plan.build(spec), statistics=None)  # other libraries have none
     texts = reference.build(spec, planned.arguments)
     values = {"plan": planned, "oracle": texts, "flex": flex.build(spec, planned.arguments)}
@@ -165,18 +165,18 @@ def export(spec: Spec, to: str) -> str:
 
 
 def _printed(template: str, values: dict[str, Any]) -> str:
-    """A file that a spec decides on, before it is formatted."""
+    """A file that depends on the spec, before it is formatted."""
     return header.close(_text(template, values).lstrip("\n"))
 
 
 @functools.cache
 def _shared(template: str) -> str:
-    """A file that no spec decides on, before it is formatted."""
+    """A file that does not depend on the spec, before it is formatted."""
     return header.close(header.shared(template) + _text(template, {"smooth": reference.smooth()}).lstrip("\n"))
 
 
 def _formatted(printed: str, template: str, place: Path | None = None) -> str:
-    """The text of a file; the one that stands in its place, if that was made of the same."""
+    """The text of a file; the existing text at `place` if that was made from the same contents."""
     made = (emit.read(place) if place else None) or ""
     new, old = header.read(printed), header.read(made)
     if new and old and old.intact and old.content == new.content:

@@ -220,7 +220,7 @@ def query_places(p: SharedParameters, access: Access) -> tuple[str, str, str]:
 
 
 def _dq(p: SharedParameters) -> Kernel:
-    """The kernel of the gradients of a tile of queries, whose programs loop over the keys that it sees; stores delta."""
+    """The kernel of the gradients of a tile of queries and of delta, whose programs loop over the keys that it sees."""
     a, terms = p.analysis, p.analysis.by_query
     results = ("dq", *latent.names(a, "dq_rest"), *(s.name for s in terms.sums))
     tiles = ("q_tile", *latent.names(a, "q_rest"), "dout_tile", "lse", "delta")

@@ -148,7 +148,7 @@ def _placed(lines: Sequence[str], places: Mapping[str, str]) -> list[str]:
 
 
 def _bound(node: Node, spec: Spec) -> Node:
-    """An expression that tells Python numbers from tensors: inputs without axes, but no lengths of packed sequences."""
+    """An expression with Python numbers marked as such: inputs without axes, but not lengths of packed sequences."""
     return _typed(fold(node), {i.name for i in spec.inputs if not i.axes}, spec.packed)
 
 

@@ -1,4 +1,4 @@
-"""Times variants beside what a user would pick instead, on the GPU at hand, and measures their memory."""
+"""Times variants and their alternatives on the local GPU, and measures their memory."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 ROUNDS = 5
 LARGE = 8192  # rows and columns of the matrices whose product is the ceiling
 COPIED = 1 << 30  # bytes of the copy that is the ceiling of calls over a cache
-BOTH = "both"  # the choice that calls make, and each target by itself
-Clock = Callable[[Callable[[], object]], float]  # gives milliseconds
+BOTH = "both"  # measure the kernels that calls choose, and those of each target
+Clock = Callable[[Callable[[], object]], float]  # returns milliseconds
 _NONE: Mapping[str, Path] = MappingProxyType({})
-_APART = {"bf16": 2e-2, "fp16": 4e-3, "fp32": 1e-3}  # of what a right output may differ by, beside its own size
+_APART = {"bf16": 2e-2, "fp16": 4e-3, "fp32": 1e-3}  # by how much a right output may differ, relative to its size
 
 
 def sizes(
     lengths: str, queries: int | None, tokens: int, head_dims: str, heads: str | None, dtype: str, *,
     option: str = "--lengths",
 ) -> list[Sizes]:  # fmt: skip
-    """The calls to measure, as the command line gives them; `option` is what it calls the lengths."""
+    """The calls to measure, from the command line's options; `option` is its name for the lengths."""
     found = []
     for dims in head_dims.split(","):
         head_dim, v_dim = _pair(dims, "--head-dim", tiles.LATENT)
@@ -56,7 +56,7 @@ def sizes(
 
 
 def _pair(text: str, option: str, most: int) -> tuple[int, int]:
-    """A number, or two with a colon between them."""
+    """A number, or two separated by a colon."""
     numbers = text.split(":") if ":" in text else [text, text]
     if len(numbers) != 2 or not all(re.fullmatch(" *[0-9]{1,9} *", x) and 1 <= int(x) <= most for x in numbers):
         raise click.BadParameter(f"expected numbers from 1 to {most}, got {text!r}", param_hint=option)
@@ -64,7 +64,7 @@ def _pair(text: str, option: str, most: int) -> tuple[int, int]:
 
 
 def functions(package: emit.Package, folder: Path, name: str = "") -> Any:
-    """The package as a module, written into a folder; its name is not that of a package which the user may import."""
+    """The package as a module, written into a folder; its name differs from that of any package a user may import."""
     emit.write([package], folder)
     return module(f"timed_{name or package.name}", folder / package.name / "__init__.py")
 
@@ -75,15 +75,15 @@ def _nothing() -> None:
 
 @dataclass
 class Contender:
-    """A contender: its calls, and the measurements so far; `note` gives the reason if there can be no more."""
+    """A contender: its calls, and the measurements so far; `note` is the reason if there can be no more."""
 
     name: str
     forward: Callable[[], Any] = _nothing
     backward: Callable[[], Any] = _nothing
     within: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
     note: str = ""
-    passes: tuple[str, ...] = PASSES  # that are its own
-    work: float = 0  # of a call, where it is the ceiling
+    passes: tuple[str, ...] = PASSES  # the passes in which it is timed
+    work: float = 0  # operations or bytes of a call, if it is the ceiling
     found: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -93,7 +93,7 @@ class Contender:
 
     @contextlib.contextmanager
     def trial(self) -> Iterator[None]:
-        """Note any exception and drop the contender; the others go on."""
+        """Notes any exception and drops the contender; the others go on."""
         try:
             with self.within():
                 yield
@@ -106,10 +106,10 @@ def run(
     backward: bool = True, replays: bool = False, cache: bool = False, device: str = "cuda", clock: Clock | None = None,
     beside: Mapping[str, Path] = _NONE,
 ) -> Iterator[Result]:  # fmt: skip
-    """Measures a variant and the peers of these names, one call after the other; by another clock, if one is given.
+    """Measures a variant and the peers of these names, one call after another; with another clock, if one is given.
 
-    Without gradients, if asked to; replays of a CUDA graph and calls over a cache have none. Packages of the variant
-    that stand in folders join under the names that they have in `beside`.
+    Gradients are left out on request; replays of a CUDA graph and calls over a cache have none. `beside` maps names to
+    folders with packages of the variant, which join under these names.
     """
     import torch
 
@@ -150,7 +150,7 @@ def run(
 
 
 class _Ours:
-    """The package, loaded once for each way to choose its kernels: each remembers the calls of its own."""
+    """The package, loaded once for each way to choose its kernels: each copy has a launch cache of its own."""
 
     def __init__(
         self, package: emit.Package, folder: Path, target: str, *, several: bool, decoding: Plan | None = None,
@@ -168,7 +168,7 @@ class _Ours:
             self.loaded[name] = module(f"timed_{package.name}_beside_{i}", place / "__init__.py")
 
     def contender(self, name: str, call: Call) -> Contender:
-        """The package with its kernels chosen in one of these ways."""
+        """The package, with its kernels chosen in one of these ways."""
         loaded = self.loaded[name]
         targets.runtime(loaded).LaunchCache.known.clear()
         if self.decoding:
@@ -176,19 +176,19 @@ class _Ours:
         return Contender(name, lambda: loaded.attention(*call.operands, **call.keywords), within=self.within(name))
 
     def within(self, name: str) -> Callable[[], contextlib.AbstractContextManager[object]]:
-        """Where calls choose their kernels in this way."""
+        """The context in which calls choose their kernels in this way."""
         target = self.asked[name]
         return contextlib.nullcontext if target is None else functools.partial(targets.asked, target)
 
     def others(self, call: Call, gold: torch.Tensor) -> list[Contender]:
-        """The packages beside it."""
+        """The packages in `beside`."""
         made = [self.contender(name, call) for name in self.beside]
         for one in made:
             _try(one, call, gold)
         return made
 
     def in_pages(self, call: Call, gold: torch.Tensor) -> list[Contender]:
-        """The package over a cache in pages."""
+        """The package, called over a paged cache."""
         assert self.decoding
         made = Contender(caches.PAGED, within=self.within(OURS))
         with made.trial():
@@ -197,7 +197,7 @@ class _Ours:
         return [made]
 
     def by_target(self, call: Call, gold: torch.Tensor, backward: bool) -> list[Contender]:
-        """The package by each target, if it has kernels for Hopper GPUs and these run the call, or fail to."""
+        """The package with each target's kernels, if it has Hopper kernels and these run the call, or fail to."""
         import torch
 
         made = [self.contender(name, call) for name in self.asked if name in targets.TARGETS]
@@ -212,23 +212,23 @@ class _Ours:
         return made if all(one.passes for one in made) else []
 
     def kernels(self, name: str) -> dict[str, str]:
-        """The target of each pass of the call, where the package has several or one was asked for."""
+        """The target of each pass of the call, if the package has several or one was requested."""
         return targets.taken(targets.runtime(self.loaded[name])) if self.telling else {}
 
 
 def _entered(peer: Peer, exported: Exported, call: Call, gold: torch.Tensor) -> Contender:
-    """A peer, if it gives what we give."""
+    """A peer as a contender; dropped if its result differs from ours."""
     made = Contender(peer.name, within=peer.within, note=peer.refusal(Asked(exported.traits, call)))
     if not made.note:
         with made.trial():
             made.forward = exported.function(peer, call, compiled=True)
-        # what it dropped is its own
+        # with dropout, each contender drops weights of its own
         _try(made, call, gold, alike=not exported.traits.dropout)
     return made
 
 
 def _try(one: Contender, call: Call, gold: torch.Tensor, *, alike: bool = True) -> None:
-    """Calls a contender for the first time, which compiles it, and drops it if it gives something else."""
+    """Calls a contender for the first time, which compiles it, and drops it if its result differs."""
     if one.note:
         return
     with one.trial():
@@ -246,7 +246,7 @@ def difference(found: torch.Tensor, gold: torch.Tensor) -> float:
 
 
 def _race(entered: Sequence[Contender], large: Contender, call: Call, backward: bool, clock: Clock) -> Pair:
-    """Measures time and memory of all contenders; gives the speed of the ceiling beside each pass, in tera a second."""
+    """Measures time and memory of all contenders; returns the ceiling's speed for each pass, in tera per second."""
     import torch
 
     for one in _able(entered, "forward"):
@@ -264,7 +264,7 @@ def _race(entered: Sequence[Contender], large: Contender, call: Call, backward: 
         with one.trial():
             out = one.forward()
             one.backward = functools.partial(_gradients, call, out, torch.randn_like(out), retain_graph=True)
-    # first the calls that keep their graph: PyTorch compiles for what it meets first, and one that may drop it cannot
+    # first the calls that keep their graph: PyTorch compiles for the first call, and what may free it cannot keep it
     in_turns([*entered, large], "backward", clock)
     for one in _able(entered, "backward"):
         one.backward = _nothing
@@ -274,14 +274,14 @@ def _race(entered: Sequence[Contender], large: Contender, call: Call, backward: 
 
 
 def _gradients(call: Call, out: torch.Tensor, upstream: torch.Tensor, **more: bool) -> tuple[torch.Tensor | None, ...]:
-    """The gradients of all that gets one."""
+    """The gradients of all tensors that get one."""
     import torch
 
     return torch.autograd.grad(out, call.wanted, upstream, allow_unused=True, **more)
 
 
 def _large_product(call: Call) -> Contender:
-    """A product of two large matrices of the call's type, in the turns of both passes: as fast as a GPU multiplies."""
+    """A product of two large matrices of the call's type, in turns with both passes: as fast as the GPU multiplies."""
     import torch
 
     made, q = Contender("product", work=2 * LARGE**3), call.operands[0]
@@ -292,7 +292,7 @@ def _large_product(call: Call) -> Contender:
 
 
 def _copy(call: Call) -> Contender:
-    """A copy of more than caches of GPUs hold: as fast as memory is; the bytes count that are read and written."""
+    """A copy larger than any GPU cache: the speed of memory; both bytes read and bytes written count."""
     import torch
 
     made, device = Contender("copy", work=2 * COPIED), call.operands[0].device
@@ -303,13 +303,13 @@ def _copy(call: Call) -> Contender:
 
 
 def _speed(large: Contender, phase: str) -> float | None:
-    """The ceiling in the turns of a pass."""
+    """The speed of the ceiling, timed in turns with a pass."""
     ms = large.found.get(f"{phase}_ms")
     return None if ms is None else large.work / 1e9 / ms
 
 
 def in_turns(entered: Sequence[Contender], phase: str, clock: Clock) -> None:
-    """Times all calls again and again, in turns; the median counts."""
+    """Times all calls repeatedly, in turns; the median counts."""
     times: dict[str, list[float]] = {}
     for i in range(ROUNDS):
         for one in turns([*_able(entered, phase)], i):
@@ -341,14 +341,14 @@ def milliseconds(function: Callable[[], object], warmup: int = 50, rep: int = 50
 
 
 def replayed(function: Callable[[], object], rep: int = 50) -> float:
-    """The median in milliseconds of calls that a CUDA graph holds: the GPU's share alone, caches warm."""
+    """The median in milliseconds of calls replayed from a CUDA graph: GPU time alone, with warm caches."""
     from triton.testing import do_bench_cudagraph
 
     return float(do_bench_cudagraph(function, rep=rep, return_mode="median"))
 
 
 def _peak(function: Callable[[], Any]) -> float:
-    """MiB that a call takes at its peak beside what there is before and what it gives."""
+    """The peak memory of a call in MiB, without the memory allocated before and without its outputs."""
     import torch
 
     torch.cuda.synchronize()

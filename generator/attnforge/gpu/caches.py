@@ -1,4 +1,4 @@
-"""Calls of `attend_with_cache` to time: queries of a call of `attention` as new tokens behind a cache that is full."""
+"""Calls of `attend_with_cache` to time: queries of an `attention` call become new tokens at the end of a full cache."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .calls import Call
 if TYPE_CHECKING:
     import torch
 
-PAGE = 16  # places of a page
+PAGE = 16  # places in a page
 PAGED = f"pages of {PAGE}"  # the contender's name
 
 
 def read_from(planned: Plan, call: Call) -> Call:
-    """The call, without gradients, with what a cache holds: values of latent heads are columns of their keys."""
+    """The call, without gradients and as a cache holds it: values of latent heads are columns of their keys."""
     q, k, v = (x.detach() for x in call.operands)
     keywords = {name: x.detach() if hasattr(x, "detach") else x for name, x in call.keywords.items()}
     v = k[..., : v.shape[-1]] if planned.spec.latent and k.shape[-1] > 512 else v
@@ -27,14 +27,14 @@ def read_from(planned: Plan, call: Call) -> Call:
 
 
 def bytes_of_key(call: Call) -> int:
-    """What a cache holds of a key of all heads, and of its value."""
+    """The bytes in a cache of one key and its value, over all heads."""
     _, k, v = call.operands
     columns = k.shape[-1] + (0 if v.data_ptr() == k.data_ptr() else v.shape[-1])
     return int(k.shape[-2] * columns * k.element_size())
 
 
 def function(package: Any, planned: Plan, call: Call, page: int = 0) -> Callable[[], torch.Tensor]:
-    """The call over a cache, whole or in pages in any order, with all the memory that it wants."""
+    """The call over a cache, contiguous or in shuffled pages, with all its buffers allocated."""
     import torch
 
     assert planned.decode is not None
@@ -51,7 +51,7 @@ def function(package: Any, planned: Plan, call: Call, page: int = 0) -> Callable
         pages = {"page_table": table.int()}
 
     def stored(x: torch.Tensor) -> torch.Tensor:
-        """What each key has, (B, keys, ...), as the cache has it."""
+        """A tensor of values per key, (B, keys, ...), in the order of the cache."""
         made = torch.empty_like(x).flatten(0, 1)
         made[order] = x.flatten(0, 1)
         return made.view(*places, *x.shape[2:])
@@ -79,7 +79,7 @@ def function(package: Any, planned: Plan, call: Call, page: int = 0) -> Callable
 
 
 def _by_key(x: torch.Tensor, one: CachedArgument, stored: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """What a call gives of each key, stored as keys are."""
+    """An argument with values per key, stored like keys."""
     kinds = [axis.kind for axis in one.argument.axes]
     places = kinds.index("batch"), next(i for i, kind in enumerate(kinds) if kind in ("key", "token"))
     return stored(x.movedim(places, (0, 1)).contiguous()).movedim((0, 1), places)

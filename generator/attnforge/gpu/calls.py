@@ -1,4 +1,4 @@
-"""Random arguments of a call as models make them: long documents, decays close to 1, tables of angles."""
+"""Random arguments of a call that resemble those of models: long documents, decays close to 1, tables of angles."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Sizes:
         return f"batch {self.batch}, length {lengths}, heads {heads}, head size {dims}, {self.dtype}"
 
     def of(self, spec: Spec) -> Sizes:
-        """The sizes for a variant, which may want as many key heads as query heads."""
+        """The sizes for a variant, which may need as many key heads as query heads."""
         return self if spec.grouped else dataclasses.replace(self, kv_heads=self.heads)
 
 
@@ -55,12 +55,12 @@ class Call:
 
     @property
     def wanted(self) -> tuple[torch.Tensor, ...]:
-        """All that gets a gradient."""
+        """All tensors that get a gradient."""
         return (*self.operands, *(self.keywords[name] for name in self.learned))
 
 
 def pair(a: int, b: int) -> str:
-    """Two numbers as the command line takes them: one where they are alike."""
+    """Two numbers as the command line takes them: a single one if they are equal."""
     return str(a) if a == b else f"{a}:{b}"
 
 
@@ -91,7 +91,7 @@ class _Maker:
         for argument in self.planned.arguments:
             if not argument.optional:
                 keywords[argument.name] = self.argument(argument)
-        # what has a default is rarely learned
+        # arguments with a default are rarely learned
         learned = tuple(a.name for a in self.planned.arguments if a.grad and not a.absent)
         for name in learned:
             keywords[name].requires_grad_()
@@ -103,7 +103,7 @@ class _Maker:
         return torch.randn(shape, generator=self.generator, device=self.device)
 
     def within(self, domain: Domain, x: torch.Tensor, held: float) -> torch.Tensor:
-        """A q or k, short but for one column that holds its part of the middle of the domain."""
+        """A q or k, short except for one column that holds its part of the middle of the domain."""
         x = x * (domain.length / x.norm(dim=-1, keepdim=True))
         x[..., -1] = held
         x *= x.shape[-1] ** 0.25
@@ -115,7 +115,7 @@ class _Maker:
         return torch.randint(low, end, shape, generator=self.generator, device=self.device, dtype=torch.int32)
 
     def cuts(self) -> dict[str, Any]:
-        """Random starts of packed sequences, the same for queries and keys where there are as many."""
+        """Random starts of packed sequences, the same for queries and keys if there are equally many."""
         import torch
 
         s = self.sizes
@@ -160,7 +160,7 @@ class _Maker:
         dims = rope.dims or self.sizes.head_dim
         speeds = 10000.0 ** (-torch.arange(0, dims, 2, device=self.device) / dims)
         if self.planned.spec.domain:
-            speeds[-1] = 0  # the column that holds the middle is not turned
+            speeds[-1] = 0  # the column that holds the middle is not rotated
         table: torch.Tensor = getattr(torch.arange(self.longest, device=self.device)[:, None] * speeds, function)()
         return table
 
@@ -177,7 +177,7 @@ class _Maker:
 
     @property
     def longest(self) -> int:
-        """No position lies behind."""
+        """The number of positions: all are smaller."""
         return self.sizes.k_len * (self.sizes.batch if self.packed else 1)
 
     def scalar(self, a: Argument) -> Any:
@@ -205,7 +205,7 @@ class _Maker:
         return -(-counts[own.kind] // int(own.per))
 
     def truths(self, a: Argument, shape: list[int]) -> torch.Tensor:
-        """Half of them true; of pairs also those of one place, so that no row is empty."""
+        """Half of the values are true; with a query and a key axis also the diagonal, so that no row is empty."""
         import torch
 
         value = self.normal(*shape) > 0
@@ -217,7 +217,7 @@ class _Maker:
         return value
 
     def numbers(self, a: Argument, shape: list[int]) -> torch.Tensor:
-        """Whole numbers: between limits where there are some, else a quarter of the keys, or each row's document."""
+        """Whole numbers: within the limits if there are any, else a quarter of the keys, or each row's document."""
         import torch
 
         if a.minimum is not None or a.maximum is not None:

@@ -15,20 +15,20 @@ from ..render import emit, render
 
 
 class Case(NamedTuple):
-    """A kernel and all that the compiler must know of one launch of it."""
+    """A kernel and everything that the compiler has to know about one launch of it."""
 
     name: str
     kernel: Any
     signature: dict[str, str]
     constants: dict[str, Any]
     options: dict[str, Any]
-    width: int = 0  # head size of the tensors that tiles are loaded of
-    aligned: frozenset[str] = frozenset()  # numbers that are multiples of 16, beside pointers
+    width: int = 0  # head size of the tensors from which tiles are loaded
+    aligned: frozenset[str] = frozenset()  # numbers that are multiples of 16, besides pointers
     gluon: bool = False
 
     @property
     def tile(self) -> str:
-        """Queries and keys of its tile, where it has both, and what the compiler is told."""
+        """The queries and keys of its tile, if it has both, and the compiler's options."""
         sizes = [str(self.constants[name]) for name in ("BLOCK_M", "BLOCK_N") if name in self.constants]
         told = [f"{value} {name.removeprefix('num_')}" for name, value in self.options.items()]
         return ", ".join([" x ".join(sizes)] * (len(sizes) == 2) + told)
@@ -38,7 +38,7 @@ class Cases(NamedTuple):
     """The kernels of a package, for calls of one head size and type."""
 
     planned: Plan
-    modules: dict[str, Any]  # those with kernels, by file
+    modules: dict[str, Any]  # its modules with kernels, by file
     head_dim: int  # of q and k
     v_dim: int
     dtype: str
@@ -48,7 +48,7 @@ class Cases(NamedTuple):
         return [ladder[0] for ladder in self.ladders(arch)]
 
     def ladders(self, arch: str) -> list[list[Case]]:
-        """Launches of each kernel with the tiles of an architecture, the best first; the last takes least room."""
+        """Launches of each kernel with the tiles of an architecture, best first; the last needs least shared memory."""
         table = self.planned.tables.of(arch, self.dtype)
         found = [[self.case(x, tile) for tile in self.tiles(x, table)] for x in self.planned.kernels.all]
         if statistics := self.planned.statistics:
@@ -63,7 +63,7 @@ class Cases(NamedTuple):
             for float8 in ("", "head", "key") if arch.removesuffix("a") == "sm_90" else ():
                 found += [[case] for case in self.decoding_on_hopper(float8=float8)]
             tile = splits.tile(decode.splits, latent, self.head_dim, self.dtype, arch, 128 if latent else 4)
-            # fewer stages take less room
+            # fewer stages need less shared memory
             stages = range(tile.num_stages, 0, -1)
             plain = [
                 [self.decoding(kernel, tile._replace(num_stages=x)) for x in (stages if kernel.step else (1,))]
@@ -77,11 +77,11 @@ class Cases(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """Columns of a tile of such heads."""
+        """The number of columns of a tile of such heads."""
         return max(16, _power_of_2(self.head_dim))
 
     def tiles(self, kernel: Kernel, table: Table) -> tuple[Tile, ...]:
-        """The tiles of a kernel; those without a row in the table have few of them, and they are small."""
+        """The tiles of a kernel; a kernel without a row in the table has a single small one."""
         warps = 8 if kernel.name == "rotate" and self.head_dim > 256 else 4
         sizes = table.get(kernel.name, {tiles.LATENT: (Tile(64, 64, warps, 3),)})
         return next(sizes[size] for size in sizes if max(self.head_dim, self.v_dim) <= size)
@@ -91,12 +91,12 @@ class Cases(NamedTuple):
         return self._launch("kernels", kernel, tile)
 
     def _launch(self, file: str, kernel: Kernel, tile: Tile) -> Case:
-        """The same of a kernel that stands in any file."""
+        """The same for a kernel in any file."""
         dims = self.head_dim, self.v_dim
         return _case(kernel, getattr(self.modules[file], kernel.name), self.planned, dims, self.dtype, tile)
 
     def on_hopper(self, name: str, tile: Tile) -> list[Case]:
-        """A launch of each kernel of a pass for Hopper GPUs, with a tile; none where there are no such kernels."""
+        """A launch of each kernel of a pass for Hopper GPUs, with a tile; none if there are no such kernels."""
         hopper = self.planned.hopper
         if hopper is None or self.dtype == "fp32":
             return []
@@ -118,11 +118,11 @@ class Cases(NamedTuple):
         return found
 
     def decoding(self, kernel: Kernel, tile: Tile, file: str = "decode_kernels") -> Case:
-        """A launch of a kernel of decoding: one query over pages, all 128 heads of it where they are latent."""
+        """A launch of a kernel of decoding: one query over pages, with all its 128 heads if they are latent."""
         warps = int(kernel.texts.get("warps", 4))
         case = self._launch(file, kernel, tile if kernel.step else Tile(16, 16, warps, 2))
         strides = (p.name for p in kernel.parameters if p.type == "i32" and not p.varies)
-        scales = [p.name for p in kernel.parameters if p.name.endswith("_scale_ptr")]  # of float8 alone
+        scales = [p.name for p in kernel.parameters if p.name.endswith("_scale_ptr")]  # only for float8
         chunks, columns = splits.joined(64, _power_of_2(self.v_dim))
         heads = 128 if self.planned.spec.latent else 4
         joined, at_a_time = splits.last(heads, _power_of_2(self.v_dim), tile.num_warps) if kernel.step else (0, 0)
@@ -140,7 +140,7 @@ class Cases(NamedTuple):
         )
 
     def over_float8(self, case: Case, scaled: str) -> Case:
-        """That launch of a kernel of decoding over a cache of float8 with a scale for each "head" or "key"."""
+        """The same launch of a decoding kernel, over a float8 cache with a scale for each "head" or "key"."""
         types = dict.fromkeys(("k_ptr", "v_ptr"), "*fp8e4nv") | {f"{x}_scale_ptr": "*fp32" for x in "kv"}
         types = {name: kind for name, kind in types.items() if name in case.signature}
         in_twos = case.constants.get("TURNED") and self.dtype != "fp32" and self.v_dim % 2 == 0 and self.v_dim > 16
@@ -150,9 +150,9 @@ class Cases(NamedTuple):
         return case._replace(name=name, signature=case.signature | types, constants=constants)
 
     def decoding_on_hopper(self, page: int = 64, float8: str = "") -> list[Case]:
-        """A launch of the kernel of decoding for Hopper GPUs, over pages, where there is one for such heads.
+        """A launch of the decoding kernel for Hopper GPUs, over pages, if there is one for such heads.
 
-        A cache of float8 has a scale for each "head" or "key".
+        `float8`: the cache is of float8, with a scale for each "head" or "key".
         """
         on_hopper = self.planned.decode_hopper
         if on_hopper is None or self.dtype == "fp32" or self.head_dim != 576:
@@ -179,13 +179,13 @@ class Cases(NamedTuple):
 def rendered(
     package: emit.Package, planned: Plan, folder: Path, head_dim: int, dtype: str, v_dim: int | None = None
 ) -> Cases:
-    """The kernels of a package, which is written into the folder."""
+    """The kernels of a package, which is first written into the folder."""
     emit.write([package], folder / "generated")
     return written(planned, folder, head_dim, dtype, v_dim)
 
 
 def written(planned: Plan, folder: Path, head_dim: int, dtype: str, v_dim: int | None = None) -> Cases:
-    """The kernels of a package that stands in the folder; values have as many columns as keys, unless told apart."""
+    """The kernels of a package in the folder; `v_dim` defaults to the columns of keys, at most WIDEST."""
     sys.path.insert(0, str(folder))
     try:
         files = ["kernels", *render.hopper_files(planned)]
@@ -199,7 +199,7 @@ def written(planned: Plan, folder: Path, head_dim: int, dtype: str, v_dim: int |
 
 
 def _in_gluon(case: Case, tile: Tile, turns: bool) -> Case:
-    """A launch of a kernel in Gluon, out of that of one that is not, as runtime.py makes it."""
+    """A launch of a Gluon kernel as runtime.py makes it, derived from a launch of a plain Triton kernel."""
     constants = case.constants | {"STAGES": tile.num_stages}
     if "Q_STAGES" in constants:
         constants["Q_STAGES"] = 2 if constants["BLOCK_D"] <= 128 else 1
@@ -209,7 +209,7 @@ def _in_gluon(case: Case, tile: Tile, turns: bool) -> Case:
     for name, kind in signature.items():
         if kind.startswith("tensordesc") and kind.count(",") == 0:
             signature[name] = f"*{kind.removeprefix('tensordesc<').split('[')[0]}"
-    # workers have 64 rows each of what they own
+    # each worker owns 64 rows
     own, block = (("q_desc",), "BLOCK_M") if "out_ptr" in signature else (("k_desc", "v_desc"), "BLOCK_N")
     for name in own:
         signature[name] = signature[name].replace(f",{constants[block]},", ",64,")
@@ -248,7 +248,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, dims: tuple[int, int], d
             shape = f"1,{rows},{block}" if planned.spec.packed else f"1,1,{rows},{block}"
             signature[p.name] = f"tensordesc<{dtype}[{shape}]>"
         elif p.type == "strips":
-            signature[p.name] = ""  # by rows of a page
+            signature[p.name] = ""  # depends on the rows of a page: filled in later
         elif p.type == "fragments":
             signature[p.name] = "tensordesc<fp32[16,256]>"
         elif p.type == "rows":
@@ -261,7 +261,7 @@ def _case(kernel: Kernel, function: Any, planned: Plan, dims: tuple[int, int], d
 
 
 def _has_float8(arch: str) -> bool:
-    """Whether caches of float8 are taken there."""
+    """Whether an architecture supports caches of float8."""
     return arch.startswith("sm_") and int(arch.removeprefix("sm_").removesuffix("a")) >= 89
 
 

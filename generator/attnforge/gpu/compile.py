@@ -1,4 +1,4 @@
-"""Compiles the kernels of a package without a GPU and tells what the compiler made of them."""
+"""Compiles the kernels of a package without a GPU and reports the resources that they use."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class _Unit(NamedTuple):
     registers: int  # of 32 bits
     threads: int
     programs: int
-    shared: int  # KiB, of all programs
-    largest: int  # KiB, of one program
-    reserved: int  # KiB that each program takes beside its own
+    shared: int  # KiB, for all programs
+    largest: int  # KiB, for one program
+    reserved: int  # KiB reserved for each program in addition
 
 
 _UNITS = {
@@ -43,7 +43,7 @@ ARCHITECTURES = (
     "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_103", "sm_120", "sm_120a", "sm_121",
     "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1200", "gfx1201",
 )  # fmt: skip
-# of the parts of triton that are written in C++, and of the assembler
+# error messages of triton's C++ code, and of the assembler
 _COMPLAINT = re.compile(r"(?m)(?:^|[:;] |ptxas )(?:error|fatal) *: (?P<said>.+)|(?P<assertion>Assertion .+ failed)")
 _MATRIX = re.compile(r"^\s*(?:@\S+\s+)?(wgmma\.mma_async|mma\.sync|tcgen05\.mma|v_s?mfma|v_wmma)", re.MULTILINE)
 
@@ -56,15 +56,15 @@ class NotCompiled(Exception):
 class Made:
     """The result of compiling one kernel for one architecture."""
 
-    registers: int  # of a thread
+    registers: int  # per thread
     spills: int  # instructions that write to or read from local memory, or spilled registers on AMD
     shared: int  # bytes
     threads: int
     matrix: dict[str, int]
-    warnings: tuple[str, ...]  # of the assembler, and of what it made
+    warnings: tuple[str, ...]  # of the assembler, and about its output
 
     def programs(self, arch: str) -> tuple[int, str] | None:
-        """The number of programs that fit on a multiprocessor, and the resource that limits it; None where unknown."""
+        """The number of programs that fit on a multiprocessor, and the resource that limits it; None if unknown."""
         unit = _unit(arch)
         if unit is None:
             return None
@@ -76,7 +76,7 @@ class Made:
         return room[scarce], scarce
 
     def fits(self, arch: str) -> bool:
-        """True if one program finds the shared memory that it wants, as far as that is known."""
+        """True if the shared memory of one program fits, or if the limit is unknown."""
         unit = _unit(arch)
         return unit is None or self.shared <= unit.largest * 1024
 
@@ -87,7 +87,7 @@ def _unit(arch: str) -> _Unit | None:
 
 def targets(names: Sequence[str]) -> dict[str, Any]:
     """Triton's targets by name: sm_90 and the like, or gfx942 and the like."""
-    # not later: what triton imports while this is set cannot be compiled
+    # before triton is imported: kernels that it imports while this is set cannot be compiled
     os.environ.pop("TRITON_INTERPRET", None)
     try:
         from triton.backends.compiler import GPUTarget
@@ -143,7 +143,7 @@ def report(title: str, found: Mapping[str, Sequence[Sequence[Case]]], archs: Map
 
 
 def _fitting(ladder: Sequence[Case], arch: str, target: Any) -> tuple[Case, Made | NotCompiled]:
-    """The first launch that finds the shared memory it wants, or the last one, and what became of it."""
+    """The first launch whose shared memory fits, or else the last one, and the result of compiling it."""
     for case in ladder:
         try:
             made = measured(case, target)
@@ -155,12 +155,12 @@ def _fitting(ladder: Sequence[Case], arch: str, target: Any) -> tuple[Case, Made
 
 
 def source(case: Case, target: Any) -> Any:
-    """A case as the compiler takes it."""
+    """A case in the form that the compiler takes."""
     from triton.compiler import ASTSource
 
     signature: dict[str, Any] = dict(case.signature)
     constants: dict[Any, Any] = dict(case.constants)
-    # without it loads through pointers do not vectorise
+    # without known alignment, loads through pointers are not vectorised
     aligned: dict[tuple[int, ...], list[list[Any]]] = {}
     for i, (name, kind) in enumerate(case.signature.items()):
         if kind.startswith("tuple"):
@@ -181,7 +181,7 @@ def source(case: Case, target: Any) -> Any:
 
 
 def _in_gluon(case: Case, signature: dict[str, Any], aligned: dict[tuple[int, ...], list[list[Any]]]) -> Any:
-    """A kernel in Gluon as the compiler takes it: descriptors tell the layout of tiles in shared memory, too."""
+    """A Gluon kernel in the form that the compiler takes: descriptors also have the shared memory layout of tiles."""
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon._runtime import GluonASTSource
 
@@ -197,11 +197,11 @@ def _in_gluon(case: Case, signature: dict[str, Any], aligned: dict[tuple[int, ..
 
 
 def compiled(case: Case, target: Any) -> tuple[Any, str]:
-    """A case as the compiler leaves it, with its intermediate texts, and what the assembler said; or NotCompiled."""
+    """The compiled case, with its intermediate texts, and the assembler's output; or raises NotCompiled."""
     import triton
     from triton import knobs
 
-    # a kernel out of the cache comes without a word of the assembler
+    # a kernel from the cache comes without the assembler's output
     knobs.compilation.always_compile = knobs.nvidia.dump_ptxas_log = True
     with contextlib.redirect_stdout(io.StringIO()) as said, tempfile.TemporaryFile("w+", errors="replace") as written:
         try:
@@ -216,7 +216,7 @@ def compiled(case: Case, target: Any) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def _stderr_into(file: IO[str]) -> Iterator[None]:
-    """Puts a file in the place of standard error, also for libraries that know nothing of Python's."""
+    """Redirects standard error to a file, also for libraries that bypass Python's `sys.stderr`."""
     sys.stderr.flush()
     before = os.dup(2)
     os.dup2(file.fileno(), 2)
@@ -235,7 +235,7 @@ def _text(file: IO[str]) -> str:
 
 
 def why(error: BaseException, written: str) -> str:
-    """The line that tells why a kernel does not compile."""
+    """The line that says why a kernel does not compile."""
     while error.__cause__:
         error = error.__cause__
     if complaint := _COMPLAINT.search(f"{written}\n{error}"):
@@ -244,7 +244,7 @@ def why(error: BaseException, written: str) -> str:
 
 
 def _copies_tiles(target: Any) -> bool:
-    """True if the GPU copies tiles by itself, so that kernels get descriptors of tensors; else pointers and strides."""
+    """True if the GPU copies tiles in hardware, so kernels get tensor descriptors; else pointers and strides."""
     return bool(target.backend == "cuda" and target.arch >= 90)
 
 
@@ -254,7 +254,7 @@ def measured(case: Case, target: Any) -> Made:
 
 
 def figures(made: Any, log: str, target: Any) -> Made:
-    """What there is to tell of a kernel that `compiled` gave, and of what the assembler said."""
+    """The figures of a kernel that `compiled` returned, with its log of the assembler."""
     if target.backend == "hip":
         text = made.asm["amdgcn"]
         registers, spills = (_number(rf"\.{name}:\s+(\d+)", text) for name in ("vgpr_count", "vgpr_spill_count"))
@@ -275,9 +275,9 @@ def figures(made: Any, log: str, target: Any) -> Made:
 
 
 def _assembled(cubin: bytes, log: str, *, apart: bool) -> tuple[int, int, list[str]]:
-    """Registers of a compiled kernel, its spills, and what is left unset where warps have tasks `apart`."""
+    """Registers of a compiled kernel, its spills, and registers left unset if its warps are specialized (`apart`)."""
     used, stacks = re.search(r"Used (\d+) registers", log), re.findall(r"(\d+) bytes stack frame", log)
-    # nothing spills without a stack; to take the code apart is as long as to assemble it
+    # nothing spills without a stack; disassembling takes as long as assembling
     bare = used is not None and bool(stacks) and not any(map(int, stacks))
     registers = int(used[1]) if used and bare else _number(r"REG:(\d+)", machine_code.usage(cubin))
     if bare and not apart:

@@ -1,4 +1,4 @@
-"""Counters of Nsight Compute for a command's kernels: the request, and the reading of the answer."""
+"""Counters of Nsight Compute for a command's kernels: how they are requested, and how the output is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import click
 
-# what is asked for, by the names that it goes by on GPUs of several ages
+# the counters to request, each with its names on older and newer GPUs
 _COUNTERS = {
     "seconds": ("gpu__time_duration.sum",),
     "read": ("dram__bytes_read.sum", "dram__bytes_op_read.sum"),
@@ -62,13 +62,13 @@ class Reading:
 
     kernel: str
     seconds: float | None = None
-    read: float | None = None  # bytes that device memory gave and took
+    read: float | None = None  # bytes read from device memory, and written to it
     written: float | None = None
     l2: float | None = None  # bytes that passed through the L2 cache
     occupancy: float | None = None  # % of the warps that a multiprocessor has room for
     matrix: float | None = None  # % of the cycles in which the pipe of matrix products was busy
     conflicts: float | None = None
-    wavefronts: float | None = None  # passes over shared memory, those for conflicts among them
+    wavefronts: float | None = None  # passes over shared memory, including those for conflicts
     registers: float | None = None
     stalls: dict[str, float] = field(default_factory=dict)  # share of a warp's time by reason
 
@@ -79,7 +79,7 @@ class Reading:
 
 
 def words(reason: str) -> str:
-    """A reason as tables tell it."""
+    """A reason as tables show it."""
     return reason.replace("_", " ")
 
 
@@ -93,9 +93,9 @@ def program(given: str | None) -> str:
 
 
 def measured(ncu: str, command: Sequence[str]) -> list[Reading]:
-    """The counters of a command, taken while it has the profiler on."""
+    """The counters of a command, measured while it has the profiler on."""
     wanted = {name: list(names) for name, names in _COUNTERS.items()} | {r: [n] for r, n in _STALLED.items()}
-    # some languages write a comma where others write a point
+    # some locales write a comma as the decimal point
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"LC_ALL": "C"}
     while True:
         asked = {names[0]: name for name, names in wanted.items() if names}
@@ -108,16 +108,16 @@ def measured(ncu: str, command: Sequence[str]) -> list[Reading]:
         for name in unknown:
             del wanted[asked[name]][0]
     found = [_reading(values, asked) for values in rows(done.stdout)]
-    # what was counted before an error may lack half of the kernels
+    # counts from before an error may lack half of the kernels
     if not found or "==ERROR==" in done.stdout + done.stderr:
         raise click.ClickException(_failure(done.stdout, done.stderr))
     return found
 
 
 def _options(names: Mapping[str, str]) -> list[str]:
-    # a kernel that is run once for each few counters is not to find what it left in the caches
+    # a kernel is run again for every few counters, and must not find its own data in the caches
     how = ["--target-processes", "all", "--profile-from-start", "off", "--cache-control", "all"]
-    # lower clocks, which ncu takes if not told, change what is waited for
+    # ncu lowers the clocks by default, which changes what warps wait for
     how += ["--clock-control", "none"]
     told = ["--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "function"]
     return [*how, *told, "--metrics", ",".join(names)]
@@ -130,10 +130,10 @@ def _unknown(said: str, names: Mapping[str, str]) -> list[str]:
 
 
 def rows(text: str) -> Iterator[dict[str, float | str]]:
-    """The launches in a raw page of ncu's, in seconds, bytes and numbers as they are; what is not told is left out."""
+    """The launches in ncu's raw page, in seconds, bytes and plain numbers; missing values are left out."""
     header: list[str] = []
     units: list[str] = []
-    # others speak too: ncu of its progress, and the command of what it likes
+    # there is other output, too: ncu's progress, and whatever the command prints
     for row in csv.reader(line for line in text.splitlines() if line.startswith('"')):
         if row[:1] == ["ID"]:
             header, units = row, [""] * len(row)

@@ -1,4 +1,4 @@
-"""A plugin of pytest: suites take a quarter of the time in Triton's interpreter."""
+"""A pytest plugin with which suites take a quarter of the time in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ def pytest_itemcollected(item: Any) -> None:
 
 
 def with_room(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function gives that calls deeply: its frames and those of all that it calls have room beside this one.
+    """Calls a function, with room next to this frame for its own frame and those of all its calls.
 
-    Python maps memory for frames in pieces of 16 KiB, or as much as a frame needs, and gives one back as soon as it
-    holds no frame: a loop in a frame at the end of a piece would have each call map the next one and give it back.
+    Python maps memory for frames in chunks of 16 KiB, or as large as a frame needs, and unmaps a chunk as soon as it
+    holds no frame: in a loop whose frame is at the end of a chunk, each call would map the next chunk and unmap it.
     """
     return function(*arguments)
 
 
-# more than half of 1 MiB, which is what is mapped for it
+# a frame of more than half of 1 MiB, so that 1 MiB is mapped for it
 with_room.__code__ = with_room.__code__.replace(co_stacksize=2**19 // 8)
 
 
 def pytest_collection_finish() -> None:
-    """Called by pytest, once the tests have settled where kernels run."""
+    """Called by pytest, when the tests have decided where kernels run."""
     if os.environ.get("TRITON_INTERPRET") == "1" and "triton" in sys.modules:
         hasten()
 
 
 def hasten() -> None:
-    """Has kernels in the interpreter, and what they are held against, take a quarter of the time."""
+    """Makes kernels in the interpreter, and the computations they are compared with, take a quarter of the time."""
     import torch
 
-    # the tensors are small: threads would wait for each other most of the time, in processes that are started, too
+    # the tensors are small: threads would mostly wait for each other, also in child processes
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     prepare_once()
@@ -52,18 +52,18 @@ def hasten() -> None:
 
 
 def prepare_once() -> None:
-    """Has the interpreter prepare `triton.language` once a launch, not again for each function that a kernel calls."""
+    """Makes the interpreter patch `triton.language` once per launch, not for each function that a kernel calls."""
     from triton.runtime import interpreter
 
     prepare = getattr(interpreter, "_patch_lang", None)
     if prepare is None or hasattr(prepare, "__wrapped__"):
         return
-    prepared: set[str] = set()  # in the launch that runs, the modules whose `tl` and `tl.core` are
+    prepared: set[str] = set()  # the modules whose `tl` and `tl.core` are patched in the current launch
 
     @functools.wraps(prepare)
     def patch_lang(function: FunctionType) -> Any:
         if function.__module__ in prepared:
-            return None  # a launch alone, which is the first to come, takes what is returned
+            return None  # only the launch itself, which comes first, uses the return value
         scope = prepare(function)
         if not prepared:
             undo = scope.restore
@@ -80,7 +80,7 @@ def prepare_once() -> None:
 
 
 def skip_unused_checks() -> None:
-    """Has the interpreter work out whether whole numbers overflow where it tells: in its debug mode."""
+    """Makes the interpreter check for integer overflow only where it reports it: in its debug mode."""
     from triton.runtime import interpreter
 
     builder = interpreter.interpreter_builder
@@ -89,7 +89,7 @@ def skip_unused_checks() -> None:
 
 
 def remember_types() -> None:
-    """Has the interpreter work the type of a tile out once, not again for each operation on one."""
+    """Makes the interpreter determine the type of a tile once, not again for each operation on it."""
     from triton.language import core, semantic
     from triton.runtime import interpreter
 
@@ -97,7 +97,7 @@ def remember_types() -> None:
         return
     find_dtype, make_type, make_tensor = interpreter._get_np_dtype, core.block_type.__init__, core.tensor.__init__
     broadcast = semantic.TritonSemantic.broadcast_impl_value
-    # by a type's name, as types of pointers and tiles have no hash
+    # by a type's name, as pointer and tile types are not hashable
     dtypes: dict[str, object] = {}
     types: dict[tuple[object, ...], dict[str, Any]] = {}
 
@@ -137,7 +137,7 @@ def remember_types() -> None:
 
 
 def call_directly() -> None:
-    """Has functions of `triton.language` called without a look through their keywords each time."""
+    """Makes the interpreter call functions of `triton.language` without inspecting their keywords each time."""
     from triton.runtime import interpreter
 
     patch = getattr(interpreter, "_patch_attr", None)
@@ -147,7 +147,7 @@ def call_directly() -> None:
 
     @functools.wraps(patch)
     def patch_attr(owner: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
-        function = getattr(member, "__wrapped__", member)  # what is around it asks for `_semantic` alone
+        function = getattr(member, "__wrapped__", member)  # its wrapper only checks for `_semantic`
 
         def called(*args: Any, **keywords: Any) -> Any:
             keywords["_semantic"] = semantic
@@ -159,14 +159,14 @@ def call_directly() -> None:
 
 
 def match_once() -> None:
-    """Has the interpreter match the types of two operands once, and leave it to numpy to spread the smaller one."""
+    """Makes the interpreter match the types of two operands once, and leaves broadcasting to numpy."""
     from triton.language import core, semantic
 
     match, tensor = semantic.TritonSemantic.binary_op_type_checking_impl, core.tensor
     if hasattr(match, "__wrapped__"):
         return
-    # by the types of two operands, or the numbers that they are: for each the tensor that a number is held in, the type
-    # that matches and whether to convert to it, or None where it is its own
+    # by the types of two operands, or their values if they are numbers; for each operand: the tensor of a number, or
+    # the matching type and whether to convert to it, or None if that is its own type
     known: dict[tuple[object, ...], list[Any]] = {}
 
     def named(x: Any) -> object:
@@ -197,7 +197,7 @@ def match_once() -> None:
 
 
 def look_less() -> None:
-    """Has the interpreter look less long at what it meets most: types that are the same, numbers that fit."""
+    """Makes the interpreter spend less time on the most frequent cases: identical types, numbers that fit."""
     from triton.language import core
     from triton.runtime import interpreter
 
@@ -224,7 +224,7 @@ def look_less() -> None:
 
 
 def spread_late() -> None:
-    """Has the interpreter work out the places of a tile by rows and columns before it spreads them over the tile."""
+    """Makes the interpreter compute the addresses of a tile per row and column before it broadcasts them."""
     import numpy as np
     from triton.runtime import interpreter
 

@@ -1,4 +1,4 @@
-"""A variant in terms of libraries with a fixed list of features: the few patterns that they have names for."""
+"""A variant described for libraries with a fixed list of features: the few patterns that they have names for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..language.spec import Spec
 
 @dataclass(frozen=True)
 class Traits:
-    """Features by their names; `others` are the terms that no such library can say."""
+    """Features by their names; `others` are the terms that no such library can express."""
 
     causal: bool = False
     window: Number | None = None  # keys that a query sees, its own included
@@ -68,7 +68,7 @@ def _mask(part: Node) -> Feature | None:
 
 def _scores(spec: Spec) -> Iterator[tuple[str, Feature | None]]:
     for i, term in enumerate(spec.scores):
-        # a library that has two of them takes them in an order of its own
+        # a library that supports two of them applies them in an order of its own
         yield term.label, _score(term.score, spec) if not i else None
 
 

@@ -1,7 +1,7 @@
-"""The machine code of a kernel, searched for what the assembler did wrong.
+"""The machine code of a kernel, searched for a fault of the assembler.
 
-The assembler of CUDA 12.8 has addresses of tiles worked out where a loop begins, in registers that a warp shares, and
-lets a later loop read them: where the first loop has nothing to do, nobody has set them.
+The assembler of CUDA 12.8 computes addresses of tiles at the start of a loop, in registers that a warp shares (uniform
+registers), and lets a later loop read them: if the first loop has no iterations, they were never set.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 _LABEL = re.compile(r"(\.L_\w+):")
 _INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:(?P<only_if>@\S+)\s+)?(?P<name>[^\s;]+)\s*(?P<operands>[^;]*?)\s*;")
-_SETS = re.compile(r"U|R2UR|S2UR|CS2UR|REDUX|VOTEU")  # names of instructions whose first operand may be such a register
+_SETS = re.compile(r"U|R2UR|S2UR|CS2UR|REDUX|VOTEU")  # instructions whose first operand may be such a register
 _WIDE = re.compile(r"\.(64|WIDE)\b")
 _PLACE = re.compile(r"`\((\.L_\w+)\)")
 
 
 class Instruction(NamedTuple):
-    """An instruction, as far as it is about registers that a warp shares, and about where the next one stands."""
+    """An instruction, reduced to the registers shared by a warp that it uses, and to its successors."""
 
     sets: frozenset[int]
     reads: frozenset[int]
@@ -34,7 +34,7 @@ def disassembled(cubin: bytes) -> str:
 
 
 def usage(cubin: bytes) -> str:
-    """The text of what a kernel takes of a GPU."""
+    """The text of a kernel's resource usage."""
     return _told_by("cuobjdump", "-res-usage", cubin)
 
 
@@ -49,9 +49,9 @@ def _told_by(tool: str, flag: str, cubin: bytes) -> str:
 
 
 def unset(text: str) -> list[str]:
-    """The registers shared by a warp that some way through a kernel's code reads before it sets them, in order."""
+    """The registers shared by a warp that some path through a kernel's code reads before it sets them, in order."""
     code = list(_instructions(text))
-    known: list[frozenset[int] | None] = [frozenset(), *[None] * (len(code) - 1)]  # set on all ways to an instruction
+    known: list[frozenset[int] | None] = [frozenset(), *[None] * (len(code) - 1)]  # set on all paths to an instruction
     ahead = [0]
     while ahead:
         here = ahead.pop()
@@ -78,7 +78,7 @@ def _instructions(text: str) -> Iterator[Instruction]:
             found.append(instruction)
     for i, one in enumerate(found):
         sets, reads = _registers(one["name"], one["operands"])
-        # what is set under a condition is read under the same one
+        # registers set under a condition are read under the same one
         yield Instruction(sets, frozenset() if one["only_if"] else reads, tuple(_next(i, one, labels, len(found))))
 
 
@@ -105,7 +105,7 @@ def _registers(name: str, operands: str) -> tuple[frozenset[int], frozenset[int]
             if what == "gdesc[":
                 reads |= _numbered(register, 4)
                 if re.fullmatch(r"R\d+", others[1]):
-                    # the left tile's two are idle where that is in registers of threads
+                    # the two of the left tile are unused if that tile is in registers of threads
                     reads -= _numbered(register, 2)
             else:
                 pair = what or (".64" in name and name.startswith("UIADD3"))

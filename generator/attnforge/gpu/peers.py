@@ -1,7 +1,7 @@
-"""Peers to time a variant beside: other libraries, each as the module that `export --to flex` prints would call it.
+"""Peers to time a variant against: other libraries, each called from the module that `export --to flex` prints.
 
-That module turns q and k, hands them over, and joins what comes back. In the place of flex_attention stands the
-peer's own function, so that each gets the same tensors and does all that the variant asks for.
+That module rotates q and k, passes them on, and joins the results. The peer's own function replaces flex_attention, so
+that each peer gets the same tensors and does everything that the variant asks for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torch
 
 _COUNT = itertools.count()
-Attend = Callable[..., Any]  # with flex_attention's arguments: q, k, v (B, H, T, D)
+Attend = Callable[..., Any]  # takes flex_attention's arguments: q, k, v (B, H, T, D)
 
 
 @dataclass(frozen=True)
@@ -42,23 +42,23 @@ class Asked:
     call: Call
 
     def number(self, value: Number | None) -> Any:
-        """A number, by its keyword where the call gives it."""
+        """A number, or the value of the call's keyword that holds it."""
         return self.call.keywords[value] if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A library, or one of its ways to attend."""
+    """A library, or one of its attention functions."""
 
     name: str
-    package: str  # that has to be installed
-    features: frozenset[str] | None  # that it has; None: it takes the variant's own formulas
+    package: str  # the package that has to be installed
+    features: frozenset[str] | None  # the features that it has; None: it takes the variant's own formulas
     attend: Callable[[Asked], Attend]
-    needs: frozenset[str] = frozenset()  # features that it cannot do without
+    needs: frozenset[str] = frozenset()  # features that cannot be turned off
     within: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
 
     def refusal(self, asked: Asked) -> str:
-        """The reason why it cannot express a variant, or is missing; "" where it can."""
+        """The reason why it cannot express a variant, or is missing; "" if there is none."""
         if self.package and not _installed(self.package):
             return f"{self.package} is not installed"
         has = asked.traits.features
@@ -79,7 +79,7 @@ class Peer:
 
 
 def module(name: str, path: Path) -> Any:
-    """The module of a file, or the package whose __init__.py it is, under a name of its own."""
+    """The module of a file, or the package if the file is its __init__.py, under a given name."""
     inside = [str(path.parent)] if path.name == "__init__.py" else None
     found = importlib.util.spec_from_file_location(name, path, submodule_search_locations=inside)
     assert found is not None and found.loader is not None
@@ -96,17 +96,17 @@ def _installed(package: str) -> bool:
 
 
 class Exported:
-    """The exported module of a variant, anew for each peer."""
+    """The exported module of a variant, loaded anew for each peer."""
 
     def __init__(self, spec: Spec, folder: Path) -> None:
-        # dropout follows the scores: peers that have it drop by themselves
+        # dropout comes after the scores: peers that have it drop weights themselves
         plain = dataclasses.replace(spec, dropout=False)
-        # likewise sinks, which follow the softmax
+        # likewise sinks, which come after the softmax
         self.texts = {s: render.export(dataclasses.replace(plain, sink=s), "flex") for s in {False, spec.sink}}
         self.traits, self.name, self.folder = traits(spec), spec.name, folder
 
     def function(self, peer: Peer, call: Call, compiled: bool) -> Callable[[], torch.Tensor]:
-        """The call through a peer; all that a model does once is done before."""
+        """The call through a peer; everything that a model does only once is done in advance."""
         import torch
 
         exported = self._module(sink=peer.features is None or "sink" not in peer.features)
@@ -127,7 +127,7 @@ class Exported:
         return lambda: attention(*call.operands, **keywords)
 
     def seen(self, call: Call) -> tuple[int, int]:
-        """The visible pairs of query and key, over all heads, and the keys of dense sequences that some query sees."""
+        """The number of visible query-key pairs over all heads, and of keys in dense sequences that some query sees."""
         s, total, seen = call.sizes, 0, None
         for keep in self._visible(call):
             some = keep.flatten(1, 2).any(1)
@@ -139,9 +139,9 @@ class Exported:
         return total * batches * heads, int(seen.sum()) * batches
 
     def _visible(self, call: Call) -> Iterator[torch.Tensor]:
-        """Whether queries see keys, some queries at a time: (batch, head, query, key), or 1 where all are alike.
+        """Whether queries see keys, for some queries at a time: (batch, head, query, key), of size 1 if all are alike.
 
-        Nothing where no mask hides a key.
+        Yields nothing if no mask hides a key.
         """
         import torch
 
@@ -158,14 +158,14 @@ class Exported:
             yield shown.mask_mod(b, h, row, torch.arange(keys, device=device)).expand(B, H, row.shape[0], keys)
 
     def _module(self, *, sink: bool = True) -> Any:
-        # a name of its own: compiled functions are kept by it
+        # a unique name: compiled functions are cached by it
         path = self.folder / f"exported_{self.name}_{next(_COUNT)}.py"
         path.write_text(self.texts[sink and self.traits.sink], encoding="utf-8")
-        return module(path.stem, path)  # flex_attention looks among the modules for what its functions name
+        return module(path.stem, path)  # flex_attention looks up the names in its functions among the modules
 
     @staticmethod
     def _tiles(exported: Any, call: Call, *, real: bool) -> Any:
-        """The mask function that the module makes tiles of, or the tiles themselves."""
+        """The mask function from which the module makes tiles, or the tiles themselves."""
         make = exported.create_block_mask
 
         def note(mask_mod: Any, batch: int | None, heads: int | None, *sizes: int, device: Any) -> Any:
@@ -180,19 +180,19 @@ class Exported:
 
     @staticmethod
     def _once(exported: Any, name: str, call: Call) -> None:
-        """Makes a function of the module give what it gives in this call, without working it out again."""
+        """Makes a function of the module return its result in this call, without computing it again."""
         made = _first(exported, name, call)
         setattr(exported, name, lambda *_, **__: made)
 
 
 def _keywords(exported: Any, call: Call) -> dict[str, Any]:
-    """The keywords that an exported module takes: it knows nothing of what a peer does by itself."""
+    """The keywords that an exported module takes: without those of features that peers implement themselves."""
     known = inspect.signature(exported.attention).parameters
     return {name: x for name, x in call.keywords.items() if name in known}
 
 
 def _first(exported: Any, name: str, call: Call) -> Any:
-    """The result of a function of the module at its first call; the call goes no further."""
+    """The result of a function of the module at its first call, after which the attention call is aborted."""
     function, made = getattr(exported, name), []
 
     def note(*args: Any, **more: Any) -> Any:
@@ -207,14 +207,14 @@ def _first(exported: Any, name: str, call: Call) -> Any:
 
 
 class _Enough(Exception):
-    """A call got as far as it is of interest."""
+    """Aborts a call that has got as far as needed."""
 
 
 # -- ways to attend -----------------------------------------------------------------------------------------------
 
 
 def _naive(asked: Asked) -> Attend:
-    """All scores in memory, as one writes it first."""
+    """The straightforward implementation, with all scores in memory."""
     import torch
 
     def attend(
@@ -249,7 +249,7 @@ def _flex(options: dict[str, Any] | None) -> Callable[[Asked], Attend]:
 
 
 def _alone(asked: Asked) -> bool:
-    """True of a single query that sees all keys: the last one under a causal mask, if nothing else hides keys."""
+    """True for a single query that sees all keys: the last one under a causal mask, if nothing else hides keys."""
     return asked.call.sizes.q_len == 1 and asked.traits.window is None
 
 
@@ -273,7 +273,7 @@ def _backend(name: str) -> contextlib.AbstractContextManager[object]:
 
 
 def _tokens_first(function: Callable[..., Any], asked: Asked) -> Attend:
-    """Puts a function of (B, T, H, D), or of (N, H, D) for packed sequences, in the place of one of (B, H, T, D)."""
+    """Wraps a function of (B, T, H, D), or of (N, H, D) for packed sequences, as one of (B, H, T, D)."""
     packed = asked.traits.packed
 
     def attend(q: Any, k: Any, v: Any, *, scale: Any, **_: Any) -> Any:
@@ -286,7 +286,7 @@ def _tokens_first(function: Callable[..., Any], asked: Asked) -> Attend:
 
 
 def _flash(package: str, open_side: int | None) -> Callable[[Asked], Attend]:
-    """The interface of flash-attn and of its successor; `open_side` is a window without an end."""
+    """The interface of flash-attn and of its successor; `open_side` stands for a window side without limit."""
 
     def make(asked: Asked) -> Attend:
         library = importlib.import_module(package)

@@ -1,4 +1,4 @@
-"""Draws what `bench` measured: speed and memory by length, a row of panels for each variant and head size."""
+"""Plots the results of `bench`: speed and memory by length, with a row of panels for each variant and head size."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write(path: Path, machine: Machine, results: Sequence[Result]) -> None:
 
 
 def grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """The results that differ in length alone, under what they have in common."""
+    """Groups of results that differ only in length, by a title of what they have in common."""
     found: dict[str, list[Result]] = {}
     for one in results:
         s = one.sizes

@@ -1,6 +1,6 @@
-"""Tells what each kernel of a variant does on the GPU at hand, beside the least that it has to move.
+"""Reports what each kernel of a variant does on the local GPU, compared with the least data that it has to move.
 
-`python -m attnforge.gpu.profile FILE` makes one call of a package: what Nsight Compute looks at.
+`python -m attnforge.gpu.profile FILE` makes one call of a package: the process that Nsight Compute profiles.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .counters import Reading
 from .peers import module
 from .results import Machine, cell
 
-OTHERS = "others"  # kernels that PyTorch brings: casts, copies, fills
+OTHERS = "others"  # PyTorch's own kernels: casts, copies, fills
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Least:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch, and the least that it has to move, if it is one of the package's own."""
+    """One launch, and the least data that it has to move, if it is one of the package's own."""
 
     name: str
     reading: Reading
@@ -51,7 +51,7 @@ class Launch:
 
     @property
     def ratio(self) -> float | None:
-        """Bytes moved by the least."""
+        """The bytes moved, divided by the least."""
         r, least = self.reading, self.least
         if least is None or r.read is None or r.written is None:
             return None
@@ -60,18 +60,18 @@ class Launch:
 
 @dataclass(frozen=True)
 class Profile:
-    """All launches of one call, in their order."""
+    """All launches of one call, in order."""
 
     variant: str
     sizes: Sizes
     launches: tuple[Launch, ...]
-    kernels: dict[str, str] = field(default_factory=dict)  # the target by pass, where the package has several
+    kernels: dict[str, str] = field(default_factory=dict)  # the target by pass, if the package has several
 
 
 def run(
     path: Path, loaded: Spec, package: emit.Package, sizes: Sizes, ncu: str, *, backward: bool = True, target: str = "",
 ) -> Profile:  # fmt: skip
-    """Measures one call of a variant, by the kernels of a target if one is given."""
+    """Measures one call of a variant, with the kernels of a target if one is given."""
     fitting, planned = sizes.of(loaded), plan.build(loaded)
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         emit.write([package], Path(folder))
@@ -91,7 +91,7 @@ def run(
 
 
 def joined(readings: Sequence[Reading], least: Sequence[Least], names: Sequence[str]) -> Iterator[Launch]:
-    """Each launch of the package's own kernels beside its least; the others as one."""
+    """Each launch of the package's own kernels with its least; all other launches together as one."""
     known = {name: [one for one in least if one.kernel == name] for name in names}
     counts = Counter(reading.kernel for reading in readings)
     seen: Counter[str] = Counter()
@@ -99,7 +99,7 @@ def joined(readings: Sequence[Reading], least: Sequence[Least], names: Sequence[
         if (its := known.get(reading.kernel)) is not None:
             i = seen[reading.kernel]
             seen[reading.kernel] += 1
-            # of another number of launches, nobody knows which is which
+            # if the numbers of launches differ, they cannot be matched
             fits = len(its) == counts[reading.kernel]
             yield Launch(reading.kernel + (f" {i + 1}" if i else ""), reading, its[i] if fits else None)
     others = [reading for reading in readings if reading.kernel not in known]
@@ -111,11 +111,11 @@ def joined(readings: Sequence[Reading], least: Sequence[Least], names: Sequence[
         yield Launch(f"{OTHERS} ({len(others)})", Reading(OTHERS, seconds, read, written, l2))
 
 
-# -- the call that is looked at ------------------------------------------------------------------------------------
+# -- the call that is profiled -------------------------------------------------------------------------------------
 
 
 def main(job: Path) -> None:
-    """Makes the call that a file tells of, the third time with the profiler on."""
+    """Makes the call that a file describes, the third time with the profiler on."""
     import torch
 
     asked = json.loads(job.read_text())
@@ -135,13 +135,13 @@ def main(job: Path) -> None:
 
 
 def package(folder: Path) -> tuple[Any, Any]:
-    """A written package's function, and its module that all launches go through."""
+    """The function of a written package, and its module through which all launches go."""
     name = f"profiled_{folder.name}"
     return module(name, folder / "__init__.py").attention, importlib.import_module(f"{name}.runtime")
 
 
 def passes(attention: Any, call: Call, *, backward: bool) -> Callable[[], None]:
-    """The passes of a call, to be made again and again."""
+    """A function that runs the passes of a call, and can be called repeatedly."""
     import torch
 
     upstream = torch.randn_like(attention(*call.operands, **call.keywords))
@@ -163,14 +163,14 @@ def written(planned: Plan) -> dict[str, frozenset[str]]:
 
 
 def least(planned: Plan, runtime: Any, once: Callable[[], None]) -> list[Least]:
-    """What the launches of a call have to move, in their order."""
+    """The least data that each launch of a call has to move, in order."""
     made = written(planned)
     found: list[Least] = []
     start = runtime.launch
 
     def noted(cache: Any, kernel: Any, blocks: Any, given: Sequence[Any], **more: Any) -> None:
         start(cache, kernel, blocks, given, **more)
-        # after it: tiles that a GPU has no room for are no launch
+        # after the launch: tiles that do not fit on the GPU are not launched
         name, tensors = kernel.__name__, dict(zip(kernel.arg_names, given, strict=False))
         stored = {key: x for key, x in tensors.items() if key in made[name]}
         read = {key: x for key, x in tensors.items() if key not in stored}
@@ -185,7 +185,7 @@ def least(planned: Plan, runtime: Any, once: Callable[[], None]) -> list[Least]:
 
 
 def _bytes(tensors: Mapping[str, Any]) -> int:
-    """The bytes of tensors, each place once: a tensor may be given twice, or repeat itself along an axis."""
+    """The bytes of tensors, each address counted once: a tensor may be passed twice, or be expanded along an axis."""
     import torch
 
     places: dict[int, int] = {}
@@ -198,7 +198,7 @@ def _bytes(tensors: Mapping[str, Any]) -> int:
     return sum(places.values())
 
 
-# -- what is told ------------------------------------------------------------------------------------------------
+# -- the report --------------------------------------------------------------------------------------------------
 
 COLUMNS = {
     "kernel": "its name, with a number from its second launch on",
@@ -218,7 +218,7 @@ COLUMNS = {
 
 
 def table(profile: Profile) -> Any:
-    """The launches of one call; `x` are bytes moved by the least."""
+    """The launches of one call; `x` is the bytes moved, divided by the least."""
     from rich.table import Table
 
     kernels = targets.told(profile.kernels)
@@ -231,7 +231,7 @@ def table(profile: Profile) -> Any:
 
 
 def cells(one: Launch) -> list[str]:
-    """A launch's figures, by the columns."""
+    """A launch's figures, one per column."""
     r, least = one.reading, one.least
     mib = (r.read, least.read if least else None, r.written, least.written if least else None)
     share = None if r.conflicts is None or not r.wavefronts else 100 * r.conflicts / r.wavefronts
@@ -247,7 +247,7 @@ def cells(one: Launch) -> list[str]:
 
 
 def meanings(profile: Profile) -> list[str]:
-    """Explanations of the reasons in a table's last column."""
+    """Explanations of the stall reasons in a table's last column."""
     reasons = dict.fromkeys(one.reading.stall for one in profile.launches if one.reading.stall)
     return [f"{counters.words(reason)}: {counters.STALLS[reason]}" for reason in reasons if reason]
 

@@ -1,4 +1,4 @@
-"""Measurements of contenders: what is kept of them, and the table that shows them."""
+"""Measurements of contenders: the records that hold them, and the table that shows them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Pair = tuple[float | None, float | None]  # forward and backward
 
 @dataclass(frozen=True)
 class Row:
-    """Measurements of one contender; `note` gives the reason where there are none."""
+    """Measurements of one contender; `note` is the reason if there are none."""
 
     name: str
     forward_ms: float | None = None
     backward_ms: float | None = None
-    forward_mib: float | None = None  # at the peak, beside inputs and outputs
+    forward_mib: float | None = None  # at the peak, without inputs and outputs
     both_mib: float | None = None
     note: str = ""
 
@@ -45,16 +45,16 @@ class Result:
 
     variant: str
     sizes: Sizes
-    pairs: int  # that are visible, over all heads
+    pairs: int  # visible query-key pairs, over all heads
     rows: tuple[Row, ...]
-    replayed: bool = False  # whether a CUDA graph held the calls, so that the host has no share in their times
-    kernels: dict[str, str] = field(default_factory=dict)  # the target of ours, by pass, where there are several
-    ceiling: Pair = (None, None)  # TFLOP/s of a large product, or TB/s of a copy, which had its turn beside each pass
+    replayed: bool = False  # whether calls were replayed from a CUDA graph, so that times do not include the host
+    kernels: dict[str, str] = field(default_factory=dict)  # the target of ours, by pass, if there are several
+    ceiling: Pair = (None, None)  # TFLOP/s of a large product, or TB/s of a copy, timed in turns with each pass
     cached: bool = False  # whether the call is over a cache
-    read: int = 0  # bytes of keys and values there that some query sees
+    read: int = 0  # bytes of keys and values in the cache that some query sees
 
     def speeds(self, row: Row) -> Pair:
-        """TB/s over a cache; else TFLOP/s forward and backward: of the products of visible pairs, two and five."""
+        """TB/s over a cache; else TFLOP/s forward and backward: for the products of visible pairs, two and five."""
         work = (self.read if self.cached else 2 * self.pairs * (self.sizes.head_dim + self.sizes.v_dim)) / 1e9
         forward, backward = (
             None if ms is None else times * work / ms for ms, times in zip(row.took, (1, 2.5), strict=True)
@@ -62,7 +62,7 @@ class Result:
         return forward, backward
 
     def shares(self, row: Row) -> Pair:
-        """The same in percent of the ceiling."""
+        """The speeds in percent of the ceiling."""
         forward, backward = (
             None if rate is None or most is None else 100 * rate / most
             for rate, most in zip(self.speeds(row), self.ceiling, strict=True)
@@ -70,7 +70,7 @@ class Result:
         return forward, backward
 
     def mark(self, name: str, its: str) -> str:
-        """A star where a call takes the kernels of a contender in a pass by itself."""
+        """A star if calls choose the kernels of a contender in a pass by themselves."""
         return "*" if self.kernels.get(its) == name else ""
 
 
@@ -84,7 +84,7 @@ class Machine:
 
     @staticmethod
     def here() -> Machine:
-        """This one, if it has a GPU."""
+        """This machine, if it has a GPU."""
         if not _driver():
             raise click.UsageError(_NO_GPU)
         try:
@@ -98,7 +98,7 @@ class Machine:
 
 
 def _driver() -> bool:
-    """True if CUDA's driver or ROCm's is there: where neither is, no import of torch is needed to find no GPU."""
+    """True if the driver of CUDA or ROCm is installed: without one there is no GPU, and no need to import torch."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -111,7 +111,7 @@ _CACHED = ("ms", "TB/s", "%", "x")  # of a call over a cache
 
 
 def table(result: Result) -> Any:
-    """The measures of one call; `x` is the contender's time by ours."""
+    """The measurements of one call; `x` is the contender's time divided by ours."""
     from rich.table import Table
 
     over = " over a cache" if result.cached else ""
@@ -138,7 +138,7 @@ def table(result: Result) -> Any:
 
 
 def _legend(result: Result) -> str | None:
-    """What stars and percents mean, where there are some."""
+    """The meaning of stars and percentages, if there are any."""
     told, (beside, _) = [], result.ceiling
     speeds = [f"{rate:.0f}" for rate in result.ceiling if rate is not None]
     if result.cached:
@@ -152,7 +152,7 @@ def _legend(result: Result) -> str | None:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """The geometric mean over calls of the fastest peer's time by ours, for each pass; nothing without peers."""
+    """The geometric mean over calls of the fastest peer's time divided by ours, for each pass; "" without peers."""
     told = []
     for i, its in enumerate(PASSES):
         ratios = []
@@ -166,7 +166,7 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def cell(value: float | None, style: str) -> str:
-    """A figure of a table; nothing where it was not measured."""
+    """A figure of a table; "" if it was not measured."""
     return "" if value is None else f"{value:{style}}"
 
 

@@ -1,4 +1,4 @@
-"""Kernels of a package: what its calls are asked to run, and what they ran."""
+"""Targets of a package's kernels: those that its calls are asked to run, and those that they ran."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from ..language.targets import TARGETS as TARGETS
 
 _VARIABLE = "ATTNFORGE_TARGET"
-# what a launch cache calls the kernels of a pass: those for Hopper GPUs make all gradients in one go
+# passes by the names of kernels in a launch cache: those for Hopper GPUs compute all gradients in one kernel
 _PASSES = {"forward": "forward", "backward_dq": "backward", "backward": "backward"}
 
 
 @contextlib.contextmanager
 def asked(target: str) -> Iterator[None]:
-    """Has calls in here run one target's kernels, as a user asks for them; by "" a package chooses."""
+    """Makes calls inside the context run one target's kernels, as a user would request them; "": packages choose."""
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = target
     try:
@@ -30,23 +30,23 @@ def asked(target: str) -> Iterator[None]:
 
 
 def runtime(package: Any) -> Any:
-    """The module that all launches of a package go through."""
+    """The module through which all launches of a package go."""
     return importlib.import_module(f"{package.__name__}.runtime")
 
 
 def taken(runtime: Any) -> dict[str, str]:
-    """The target whose kernels each pass has run, as far as a package's runtime.py remembers its calls."""
+    """The target whose kernels each pass has run, from the calls that a package's runtime.py remembers."""
     found: dict[str, str] = {}
     for cache in runtime.LaunchCache.known.values():
         for name, its in _PASSES.items():
             if tile := cache.tiles.get(name):
-                # beside a tile stands the module of the kernels, where they are not the portable ones
+                # a tile is followed by the module of its kernels, unless they are the portable ones
                 found[its] = TARGETS[len(tile) > 4]
     return found
 
 
 def told(kernels: Mapping[str, str]) -> str:
-    """The target of each pass in words; nothing of none."""
+    """The target of each pass in words; "" if there is none."""
     found = {*kernels.values()}
     if len(found) == 1:
         return f"{found.pop()} kernels"

@@ -1,4 +1,4 @@
-"""Runs a package with tiles put in the place of a table's row: what tuning measures."""
+"""Runs a package with tiles that replace those in a row of a table: the measurements of tuning."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .compile import Made
 if TYPE_CHECKING:
     import torch
 
-_APART = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-4}  # of outputs by other tiles, beside their own size
-# which of q, k and v have a gradient, so that a kernel runs and little else
+_APART = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-4}  # of outputs with other tiles, relative to their size
+# the operands among q, k and v that get a gradient, so that a kernel runs and little else
 _LEARNED = {"forward": (), "backward_dkv": (1, 2), "backward_dq": (0,), "backward": (0, 1, 2)}
 
 
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
     @property
     def target(self) -> str:
-        """The target whose kernels have it."""
+        """The target whose kernels use the row."""
         return "hopper" if self.family == tiles.HOPPER else "portable"
 
     @property
@@ -50,7 +50,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """The result of a tile: `why` it is out, or its time."""
+    """The result of trying a tile: `why` it is out, or its time."""
 
     tile: Tile
     made: Made | None = None
@@ -59,7 +59,7 @@ class Trial:
 
 
 class Runner:
-    """A package that runs with tiles put in the place of a table's row."""
+    """A package that runs with tiles that replace those in a row of a table."""
 
     def __init__(self, planned: Plan, package: emit.Package, sizes: Sizes, folder: Path, device: str = "cuda") -> None:
         self.planned, self.sizes, self.device = planned, sizes, device
@@ -75,13 +75,13 @@ class Runner:
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """The call's keywords, none of which gets a gradient."""
+        """The call's keywords, without gradients."""
         import torch
 
         return {n: x.detach() if isinstance(x, torch.Tensor) else x for n, x in self.call.keywords.items()}
 
     def function(self, kernel: str) -> Callable[[], tuple[torch.Tensor, ...]]:
-        """A call that runs the kernel, and little else; the gradient of q comes with those of k and v in any case."""
+        """A call that runs the kernel, and little else; gradients of k and v always come with that of q."""
         import torch
 
         operands = [x.detach().requires_grad_(i in _LEARNED[kernel]) for i, x in enumerate(self.call.operands)]
@@ -113,7 +113,7 @@ class Runner:
 
     @contextlib.contextmanager
     def asking(self, target: str) -> Iterator[None]:
-        """Has calls look up what they launch anew, and run one target's kernels."""
+        """Makes calls look up their launches anew, and run one target's kernels."""
         self.forget()
         try:
             with targets.asked(target):
@@ -123,7 +123,7 @@ class Runner:
 
     @contextlib.contextmanager
     def tile(self, place: Place, tile: Tile) -> Iterator[None]:
-        """Puts a tile in the place of those that a row has, and runs the kernels of that row."""
+        """Replaces the tiles of a row by this one, and makes calls run the kernels of that row."""
         sizes = self.table(place)
         present = dict(sizes)
         try:
@@ -136,7 +136,7 @@ class Runner:
             self.forget()
 
     def put(self, place: Place, tile: Tile) -> None:
-        """Gives a row this tile alone."""
+        """Makes this the only tile of a row."""
         one = tuple(tile)
         self.table(place)[place.size] = {0: one} if place.family == tiles.HOPPER else (one,)
 
@@ -147,7 +147,7 @@ class Runner:
         return found
 
     def forget(self) -> None:
-        """Makes the next call look up its tiles."""
+        """Makes the next call look up its tiles again."""
         self.runtime.LaunchCache.known.clear()
 
     def timed(self, place: Place, trial: Trial) -> Trial:
@@ -161,12 +161,12 @@ class Runner:
                 if not apart <= _APART[self.sizes.dtype]:
                     return dataclasses.replace(trial, why=f"gives something else: {apart:.2g} apart")
                 return dataclasses.replace(trial, ms=bench.milliseconds(function, warmup=25, rep=60))
-        except Exception as error:  # out of resources, or what else a GPU tells
+        except Exception as error:  # out of resources, or any other error of a GPU
             self.go_on(trial.tile)
             return dataclasses.replace(trial, why=f"does not run: {type(error).__name__}")
 
     def go_on(self, tile: Tile) -> None:
-        """Tells if a tile has left the GPU in a state in which nothing runs any more."""
+        """Raises an error if a tile has left the GPU in a state in which nothing runs any more."""
         import torch
 
         try:
@@ -176,7 +176,7 @@ class Runner:
             raise click.ClickException(f"{told}; nothing was written") from error
 
     def both(self, its: str, sizes: Sizes) -> dict[str, float | None]:
-        """Milliseconds of a pass of another call, by target, timed in turns."""
+        """Milliseconds of a pass of a call with other sizes, by target, timed in turns."""
         self.call = calls.make(self.planned, sizes, self.device)
         asking = {target: functools.partial(self.asking, target) for target in targets.TARGETS}
         entered = [Contender(target, within=within) for target, within in asking.items()]

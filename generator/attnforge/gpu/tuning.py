@@ -1,7 +1,7 @@
-"""Searches the tile shapes of a variant on the GPU at hand.
+"""Searches for the best tile shapes of a variant on the local GPU.
 
-All shapes are compiled first, side by side. Those that do not fit, or whose products the assembler serializes, are out;
-the others run, are held against what the present tiles give, and are timed.
+All shapes are compiled first, in parallel. Those that do not fit, or whose products the assembler serializes, are out;
+the others run, are compared with the results of the present tiles, and are timed.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from .trials import Place, Runner, Trial
 _OWN, _OTHER = (64, 128), (32, 64, 128)  # along the side that a program owns, and the one that it walks along
 _WARPS, _STAGES = (4, 8), (1, 2, 3, 4)
 _OWN_ON_HOPPER = (128, 192)  # of two and three workers
-_KEYS = (512, 1024, 2048, 4096, 8192, 16384)  # of sequences by which targets are held against each other
-_search: Search  # of a process that compiles
+_KEYS = (512, 1024, 2048, 4096, 8192, 16384)  # lengths of sequences with which targets are compared
+_search: Search  # in a process that compiles
 _target: tuple[str, Any]
 _FINAL, _ROUNDS = 5, 5  # how many tiles are timed again, and how often
-_WORTH = 0.97  # a tile that spills has to take less than this share of the best without
+_WORTH = 0.97  # a tile that spills has to take less than this share of the best time without spills
 
 
 def candidates(place: Place, present: Sequence[Tile]) -> Iterator[Tile]:
-    """The tiles that are tried for a row, beside the present ones."""
+    """The tiles to try for a row, besides the present ones."""
     kernel = place.kernel
     if place.family == tiles.HOPPER:
         yield from _candidates_on_hopper(kernel, present)
@@ -53,12 +53,12 @@ def candidates(place: Place, present: Sequence[Tile]) -> Iterator[Tile]:
     for own, other, warps, stages in itertools.product(_OWN, _OTHER, _WARPS, _STAGES):
         yield Tile(*((other, own) if kernel == "backward_dkv" else (own, other)), warps, stages)
     if kernel != "backward_dkv":
-        # read keys and values half as often, with all of a multiprocessor's registers
+        # these read keys and values half as often, with all of a multiprocessor's registers
         yield from (Tile(256, other, 8, stages) for other in _OTHER[:2] for stages in _STAGES[1:])
 
 
 def _candidates_on_hopper(its: str, present: Sequence[Tile]) -> Iterator[Tile]:
-    """Backward a program's keys, and the queries of a step, are what its workers can share."""
+    """In the backward pass, workers fix a program's keys and a step's queries, so only stages vary."""
     if its == "forward":
         for own, other, stages in itertools.product(_OWN_ON_HOPPER, _OTHER[1:], _STAGES[1:]):
             yield Tile(own, other, own // 16, stages)
@@ -67,7 +67,7 @@ def _candidates_on_hopper(its: str, present: Sequence[Tile]) -> Iterator[Tile]:
 
 
 def chosen(trials: Iterable[Trial]) -> Trial | None:
-    """The fastest; one that spills only if it is clearly faster than all that do not."""
+    """The fastest trial; one that spills only if it is clearly faster than all that do not."""
     timed = sorted((trial for trial in trials if trial.ms is not None), key=lambda trial: trial.ms or 0.0)
     dry = next((trial for trial in timed if trial.made is not None and not trial.made.spills), None)
     if not timed or dry is None or dry.ms is None:
@@ -76,13 +76,13 @@ def chosen(trials: Iterable[Trial]) -> Trial | None:
 
 
 def row(place: Place, best: Tile, present: Sequence[Tile]) -> Row:
-    """A table's row with the best first; the others stay for GPUs that have less shared memory."""
+    """A row of a table with the best tile first; the others stay for GPUs with less shared memory."""
     others = () if place.family == tiles.HOPPER else (tile for tile in present if tile != best)
     return Row(*place, (best, *others))
 
 
 def outruns(times: Mapping[int, Mapping[str, float | None]]) -> int | None:
-    """From how many keys on kernels for Hopper GPUs take no longer, by times of both targets; None: never."""
+    """The number of keys from which Hopper kernels take no longer, by the times of both targets; None: never."""
     found = None
     for keys in sorted(times, reverse=True):
         portable, hopper = (times[keys][target] for target in targets.TARGETS)
@@ -93,7 +93,7 @@ def outruns(times: Mapping[int, Mapping[str, float | None]]) -> int | None:
 
 
 def text(rows: Sequence[Row | Limit], machine: Machine) -> str:
-    """The rows as a file of them."""
+    """The rows as the text of a file."""
     lines = [
         f"# Written by `attnforge tune`, last on: {machine.device}, torch {machine.torch}, triton {machine.triton}.",
         "# [queries, keys, warps, stages] of tiles by architecture, kernel and head size; the first that fits is used.",
@@ -116,7 +116,7 @@ def _told(one: Row | Limit) -> str:
 
 
 def merged(old: Iterable[Row | Limit], new: Iterable[Row | Limit]) -> list[Row | Limit]:
-    """The old rows, those that were made anew replaced."""
+    """The old rows, replaced by new ones where there are any."""
     return list({(one.family, one.kernel, one.size): one for one in (*old, *new)}.values())
 
 
@@ -135,7 +135,7 @@ class Search:
 
     @functools.cached_property
     def arch(self) -> str:
-        """The GPU's architecture as `inspect` names it."""
+        """The GPU's architecture, as `inspect` names it."""
         import torch
 
         if torch.version.hip is not None:
@@ -143,7 +143,7 @@ class Search:
         return "sm_{}{}".format(*torch.cuda.get_device_capability())
 
     def places(self, target: str) -> tuple[Place, ...]:
-        """The rows that are searched for a target: those of its kernels that serve this call."""
+        """The rows to search for a target: those of its kernels that serve this call."""
         if target == "portable":
             found = {kernel.name for kernel in self.planned.kernels.all}
             return tuple(self._portable(kernel) for kernel in tiles.KERNELS if kernel in found)
@@ -161,25 +161,25 @@ class Search:
         return Place(family, kernel, next(size for size in table if widest <= size))
 
     def present(self, place: Place) -> tuple[Tile, ...]:
-        """The tiles as they are."""
+        """The present tiles of a row."""
         if place.family == tiles.HOPPER:
             by_length = self.planned.tables.hopper[place.kernel][place.size]
             return (tiles.of_length(by_length, self.planned.visible_keys(self.sizes.k_len, {})),)
         return self.planned.tables.of(self.arch, self.sizes.dtype)[place.kernel][place.size]
 
     def tried(self, place: Place) -> list[Tile]:
-        """The tiles that are tried, the present ones first."""
+        """The tiles to try, the present ones first."""
         present = self.present(place)
         return list(dict.fromkeys((*present, *candidates(place, present))))
 
     def compiled(self, places: Sequence[Place]) -> Iterator[tuple[Place, Trial]]:
-        """Every row's tiles as the compiler leaves them, in the order in which they are ready to be told."""
+        """The compiled tiles of all rows, in order, as they become available."""
         for name in ("generated", "timed"):
             emit.write([self.package], self.folder / name)
         wanted = [(place, tile) for place in places for tile in self.tried(place)]
         sizes = dataclasses.replace(self.sizes, batch=2, q_len=256, k_len=256)
         begin = dataclasses.replace(self, sizes=sizes), self.arch
-        # not forked: a process that has used the GPU cannot be copied
+        # spawned, as a process that has used the GPU cannot be forked
         with ProcessPoolExecutor(_workers(), get_context("spawn"), _begin, begin) as pool:
             yield from zip((place for place, _ in wanted), pool.map(_examined, wanted), strict=True)
 
@@ -189,7 +189,7 @@ class Search:
         return Runner(self.planned, self.package, self.sizes, self.folder / "timed")
 
     def prepare(self, place: Place, tile: Tile) -> None:
-        """Compiles a tile for calls, which takes longer than to time it; what goes wrong is told when it is timed."""
+        """Compiles a tile for calls, which takes longer than timing it; errors are reported when it is timed."""
         import torch
 
         if torch.cuda.is_available():
@@ -197,12 +197,12 @@ class Search:
                 self.runner.results(place.kernel)
 
     def timed(self, place: Place, trials: Sequence[Trial]) -> Iterator[Trial]:
-        """The trials with their times, one by one; those that give something else are out."""
+        """The trials with their times, one by one; those whose results differ are out."""
         for trial in trials:
             yield self.runner.timed(place, trial) if not trial.why else trial
 
     def again(self, place: Place, trials: Sequence[Trial]) -> list[Trial]:
-        """The trials, the best of them timed again in turns, so that a GPU's heat and clocks meet all of them alike."""
+        """The trials, the best of them timed again in turns, so that a GPU's heat and clocks affect them all alike."""
         timed = sorted((trial for trial in trials if trial.ms is not None), key=lambda trial: trial.ms or 0.0)
         dry = (trial for trial in timed if trial.made is not None and not trial.made.spills)
         best = {trial.tile: trial for trial in (*timed[:_FINAL], *itertools.islice(dry, 1))}
@@ -211,31 +211,31 @@ class Search:
         return [dataclasses.replace(trial, ms=times.get(trial.tile)) for trial in trials]
 
     def limit(self, place: Place, best: Mapping[Place, Tile]) -> tuple[Limit, dict[int, dict[str, float | None]]]:
-        """From how many keys on calls are to take a pass's kernels for Hopper GPUs, and the times that tell so."""
+        """The number of keys from which calls should run a pass's Hopper kernels, and the times that show it."""
         for found, tile in best.items():
             self.runner.put(found, tile)
         tokens, times = self.sizes.batch * self.sizes.k_len, {}
         for keys in _KEYS:
             sizes = dataclasses.replace(self.sizes, batch=max(tokens // keys, 1), q_len=keys, k_len=keys)
             took = self.runner.both(place.kernel, sizes)
-            # of packed sequences the longest counts
+            # for packed sequences, the longest counts
             times[self.runner.call.keywords.get("max_seqlen_k", keys)] = took
         return Limit("faster", place.kernel, place.size, outruns(times)), times
 
 
 def _workers() -> int:
-    """The number of processes that compile side by side: beyond some their start takes longer than their work."""
+    """The number of processes that compile in parallel: beyond a limit, starting them takes longer than their work."""
     return min(os.cpu_count() or 1, 16)
 
 
 def _begin(search: Search, arch: str) -> None:
-    """Tells a process that compiles what to compile."""
+    """Tells a compiling process what to compile."""
     global _search, _target
     _search, _target = search, (arch, compile.targets([arch])[arch])
 
 
 def _examined(wanted: tuple[Place, Tile]) -> Trial:
-    """One tile, compiled in a process of its own, and there where GPUs are, left where a first launch finds it."""
+    """One tile, compiled in a process of its own; if there is a GPU, also into the cache that a first launch reads."""
     place, tile = wanted
     arch, target = _target
     sizes = _search.sizes
@@ -251,7 +251,7 @@ def _examined(wanted: tuple[Place, Tile]) -> Trial:
 
 
 def _case(launches: Cases, place: Place, tile: Tile) -> Case:
-    """The launch of a row's kernel with a tile; backward on Hopper GPUs, of the one that multiplies."""
+    """The launch of a row's kernel with a tile; in the backward pass on Hopper GPUs, of the main kernel."""
     if place.family == tiles.HOPPER:
         return next(case for case in launches.on_hopper(place.kernel, tile) if case.gluon)
     signature = next(one for one in launches.planned.kernels.all if one.name == place.kernel)
@@ -259,7 +259,7 @@ def _case(launches: Cases, place: Place, tile: Tile) -> Case:
 
 
 def refusal(made: Made, arch: str) -> str:
-    """The reason why a compiled tile is out, if it is."""
+    """The reason why a compiled tile is out; "" if it is not."""
     if any("serialized" in warning for warning in made.warnings):
         return "serializes its products"
     if (room := made.programs(arch)) and not room[0]:
@@ -270,7 +270,7 @@ def refusal(made: Made, arch: str) -> str:
 def run(
     spec: Spec, package: emit.Package, sizes: Sequence[Sizes], console: Any, *, target: str = bench.BOTH
 ) -> list[Row | Limit]:  # fmt: skip
-    """Searches a variant's tiles, with a bar of progress, and tells what was found."""
+    """Searches for a variant's tiles, with a progress bar, and prints the results."""
     from rich.progress import Progress
 
     found: list[Row | Limit] = []
@@ -283,7 +283,7 @@ def run(
 
 
 def _searched(search: Search, places: Sequence[Place], progress: Any) -> Iterator[Row | Limit]:
-    """The rows of a search, and where its kernels for Hopper GPUs are to run, if they were searched."""
+    """The rows of a search, and the limits from which its Hopper kernels should run, if they were searched."""
     title = f"{search.spec.name}, head size {search.sizes.head_dim}"
     rows: dict[Place, list[Trial]] = {place: [] for place in places}
     bar = progress.add_task(f"{title}: compiling", total=sum(len(search.tried(place)) for place in places))
@@ -313,7 +313,7 @@ def _searched(search: Search, places: Sequence[Place], progress: Any) -> Iterato
 
 
 def table(title: str, trials: Sequence[Trial], most: int = 8) -> Any:
-    """The fastest trials, and how many are out for what."""
+    """The fastest trials, and how many are out for which reason."""
     from rich.table import Table
 
     made = Table(title=title)
@@ -333,7 +333,7 @@ def table(title: str, trials: Sequence[Trial], most: int = 8) -> Any:
 
 
 def table_of_targets(title: str, limit: Limit, times: Mapping[int, Mapping[str, float | None]]) -> Any:
-    """Both targets by length; a star marks the one that calls take from then on."""
+    """The times of both targets by length; a star marks the one that calls will run."""
     from rich.table import Table
 
     made = Table(title=title)

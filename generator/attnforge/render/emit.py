@@ -145,7 +145,7 @@ def _replace(findings: Sequence[Finding], barred: Sequence[Finding]) -> None:
         for place, path in bars:
             os.replace(place, path)
             _flush(path.parent)
-        # the face of a package comes last: until then, leftovers of an old package or an incomplete one have none
+        # the face of a package comes last: a mix of old and new files, or an incomplete package, cannot be imported
         faces = [pair for pair in texts if pair[1].name == _FACE]
         for place, path in texts:
             if path.name != _FACE:
@@ -187,7 +187,7 @@ def _generated(folder: Path, *, abandoned: bool = False) -> Iterator[Finding]:
 def _abandoned(packages: Sequence[Package], out: Path) -> Iterator[Finding]:
     rendered = {p.name for p in packages}
     root = out.resolve().parent
-    # outside of root, a folder of the same name may be a different one
+    # if a spec is outside of root, the missing one may be in its folder there, which is not searched
     folders = {PurePosixPath(p.source).parent for p in packages if p.spec.resolve().is_relative_to(root)}
     for folder in sorted(out.iterdir()) if out.is_dir() else ():
         text = None if folder.name in rendered else read(folder / _FACE)

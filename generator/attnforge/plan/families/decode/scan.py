@@ -144,7 +144,7 @@ class Scans:
 
     @property
     def launched(self) -> tuple[tuple[str, Kernel], ...]:
-        """All kernels that a call launches, with the host's names of the values that it gives them."""
+        """All kernels that a call launches, with the host's names of the values that it passes to them."""
         return tuple((f"{one.given.name}_{kernel.name}", kernel) for one in self.each for kernel in one.kernels)
 
     @property

@@ -54,7 +54,7 @@ class Sums:
         return _TURNS_TO if sum(q.type != "constexpr" for q in parts) <= _PARAMETERS else 0
 
     def told(self, parts: Sequence[Parameter]) -> tuple[Parameter, ...]:
-        """The parameter for this where the host computes which tiles programs take."""
+        """The parameter that passes this number to the host, which computes the tiles that programs take."""
         most = self.turns_to(parts)
         return () if most is None else (Parameter("turns_to", "constexpr", str(most)),)
 

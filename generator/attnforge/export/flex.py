@@ -60,7 +60,7 @@ class Flex:
     arguments: tuple[Argument, ...]  # the keywords that the factory takes
     made: dict[str, str]  # texts of the values of those that a call leaves out, by their names in code
     facts: tuple[tuple[str, str, str], ...]  # further parameters of the factory: name, type, text in `attention`
-    prepare: tuple[str, ...]  # its statements
+    prepare: tuple[str, ...]  # statements of the factory
     views: tuple[str, ...]  # further statements of it: a name for each place where an input is read
     score: tuple[str, ...]  # the statements of score_mod; none if there is no such function
     mask: tuple[str, ...]  # the statements of mask_mod

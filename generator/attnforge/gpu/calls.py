@@ -177,7 +177,7 @@ class _Maker:
 
     @property
     def longest(self) -> int:
-        """The number of positions: all are smaller."""
+        """An exclusive upper bound on positions."""
         return self.sizes.k_len * (self.sizes.batch if self.packed else 1)
 
     def scalar(self, a: Argument) -> Any:

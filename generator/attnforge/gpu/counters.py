@@ -66,7 +66,7 @@ class Reading:
     written: float | None = None
     l2: float | None = None  # bytes that passed through the L2 cache
     occupancy: float | None = None  # % of the warps that a multiprocessor has room for
-    matrix: float | None = None  # % of the cycles in which the pipe of matrix products was busy
+    matrix: float | None = None  # % of the cycles in which the tensor core pipe was busy
     conflicts: float | None = None
     wavefronts: float | None = None  # passes over shared memory, including those for conflicts
     registers: float | None = None

@@ -25,7 +25,7 @@ from .compile import Made
 if TYPE_CHECKING:
     import torch
 
-_APART = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-4}  # of outputs with other tiles, relative to their size
+_APART = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-4}  # by how much outputs may differ, relative to their size
 # the operands among q, k and v that get a gradient, so that a kernel runs and little else
 _LEARNED = {"forward": (), "backward_dkv": (1, 2), "backward_dq": (0,), "backward": (0, 1, 2)}
 
@@ -81,7 +81,7 @@ class Runner:
         return {n: x.detach() if isinstance(x, torch.Tensor) else x for n, x in self.call.keywords.items()}
 
     def function(self, kernel: str) -> Callable[[], tuple[torch.Tensor, ...]]:
-        """A call that runs the kernel, and little else; gradients of k and v always come with that of q."""
+        """A call that runs the kernel, and little else; gradients of k and v never come without that of q."""
         import torch
 
         operands = [x.detach().requires_grad_(i in _LEARNED[kernel]) for i, x in enumerate(self.call.operands)]

@@ -34,7 +34,7 @@ from .compile import Made
 from .results import Machine
 from .trials import Place, Runner, Trial
 
-_OWN, _OTHER = (64, 128), (32, 64, 128)  # along the side that a program owns, and the one that it walks along
+_OWN, _OTHER = (64, 128), (32, 64, 128)  # tile sizes along the side that a program owns, and along the other
 _WARPS, _STAGES = (4, 8), (1, 2, 3, 4)
 _OWN_ON_HOPPER = (128, 192)  # of two and three workers
 _KEYS = (512, 1024, 2048, 4096, 8192, 16384)  # lengths of sequences with which targets are compared

@@ -13,7 +13,7 @@ from .family import Family, Kernels
 
 def _columns_of_keys(p: SharedParameters) -> portable.Keys:
     """Tiles whose neighbours in a row are a stride apart in memory: as loaded, each column holds a key."""
-    # strides count 16 bytes, so that the compiler sees that it may load as many at once
+    # strides are in units of 16 bytes, so that the compiler sees that it may load 16 bytes at once
     names = ["row" if axis == "token" else axis for axis in p.storage.outer]
     strides = (Parameter(f"k_stride_{name}", "i32", f"runtime.stride_in_steps(k, {i})") for i, name in enumerate(names))
     start = f"{p.storage.offset('k', 'k', 'row')} + tl.cast({p.analysis.kv}, tl.int64) * k_stride_head"

@@ -25,7 +25,7 @@ _SEQUENCES = Bundle(
 _WORK = ("b", "tile", "slot", "kv_h", "token", "q_len", "k_len", "split_begin", "there")
 # parameters that only the portable kernel takes, by the beginnings of their names
 _NEEDLESS = ("v_ptr", "k_ptr", "k_stride_", "v_stride_", "k_starts_", "k_places")
-_FOUND = ("place", "row", "h")  # by `find_rows`, in a layout
+_FOUND = ("place", "row", "h")  # computed by `find_rows`, in a layout
 _SIZES = ("D", "BLOCK_D", "BLOCK_DV", "REST", "V_IN_K", "PRECISION", "TURNED", "SUMS", "IN_TWOS", "FAR")
 _FIXED = ("GROUP", "BLOCK_M", "BLOCK_N", "STAGES")
 # the keys of a float8 cache, and their scales

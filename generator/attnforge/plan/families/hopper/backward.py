@@ -166,7 +166,7 @@ class Backward(Weights):
 
     @property
     def _enter(self) -> tuple[Statement, ...]:
-        """The start of a sequence's tile, and its rows; past the end of a sequence there are still rows to clear."""
+        """The statements that find a tile and its sequence's rows; past a sequence's end, rows remain to be cleared."""
         a = self.shared.analysis
         return (
             *((Statement("Hkv", "Hq // GROUP"),) if a.spec.grouped else ()),
@@ -232,7 +232,7 @@ class Backward(Weights):
 
     @property
     def _ones(self) -> str:
-        """The axes of a tile in shared memory before its rows, as text."""
+        """The axes of size 1 that precede the rows of a tile in shared memory, as text."""
         return "1, " * (self.shared.storage.coordinates("q", "h", "0").count(",") - 1)
 
     @property

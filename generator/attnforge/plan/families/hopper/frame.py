@@ -23,7 +23,7 @@ class Frame:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """All of them, in the order in which they run."""
+        """All of these kernels, in the order in which they run."""
         return (self.prepare, self.finish, *((self.turn_back,) if self.shared.spec.rope else ()))
 
     @cached_property
@@ -108,7 +108,7 @@ class Frame:
         return Kernel(name, taken, f"hopper/{name}.jinja", grid, blocks=blocks)
 
     def entered(self, side: Side, read: Iterable[str], cleared: Iterable[tuple[str, str]] = ()) -> tuple[Block, ...]:
-        """The tile, head and sequence of a program, if they are read; a tile past the end of its sequence returns."""
+        """The statements that find a program's tile, head and sequence, if read; past the sequence's end it returns."""
         a = self.shared.analysis
         heads = "Hq" if side == "q" else a.kv_heads
         found = (

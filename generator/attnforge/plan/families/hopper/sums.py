@@ -34,17 +34,17 @@ class Sums:
 
     @property
     def keys(self) -> tuple[Sum, ...]:
-        """Those over the queries of each key."""
+        """The sums over the queries of each key."""
         return self.shared.analysis.by_key.sums
 
     @property
     def rows(self) -> tuple[Sum, ...]:
-        """Those over the keys of each query."""
+        """The sums over the keys of each query."""
         return tuple(s for s in self.shared.analysis.by_query.sums if s.access.side) if self.keys else ()
 
     @property
     def all(self) -> tuple[Sum, ...]:
-        """All of them."""
+        """All sums."""
         return (*self.keys, *self.rows)
 
     def turns_to(self, parts: Sequence[Parameter]) -> int | None:

@@ -27,8 +27,8 @@ class Order:
     found: tuple[Statement, ...]  # the statements with which the loader finds an item's tile, sequence and head
     handed: tuple[Statement, ...]  # the statements with which workers find them
     there: str  # text of the condition that the tile has queries
-    blocks: dict[str, tuple[Block, ...]]  # of the kernel
-    texts: dict[str, str]  # likewise
+    blocks: dict[str, tuple[Block, ...]]  # statements of the kernel that depend on the order
+    texts: dict[str, str]  # texts of the kernel that do
     read: frozenset[str] = frozenset()  # further names that the loader reads for it
     bundle: tuple[Bundle, ...] = ()  # the numbers as one tuple, if all warps take them
 

@@ -18,7 +18,7 @@ from .sums import Sums
 
 _LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
 
-_NEAR = "of_registers(BLOCK_M, SCORES)"  # the part of a distance that the compiler knows of each register
+_NEAR = "of_registers(BLOCK_M, SCORES)"  # the part of a distance that the compiler knows for each register
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""The expression language: its tree, its words, the parser, what an expression may read, and algebra on trees."""
+"""The expression language: its tree, its vocabulary, the parser, the inputs of expressions, and algebra on trees."""

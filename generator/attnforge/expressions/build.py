@@ -1,6 +1,6 @@
-"""Operations put together with neutral elements, double signs and literal factors cleared away, for derivatives.
+"""Constructors of operations that drop neutral elements and double signs and merge literal factors, for derivatives.
 
-`0 * x` is taken for 0, whatever x is, so this is not for values.
+`0 * x` becomes 0 whatever x is, so these are not for values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from .tree import Node
 
-# Literal factors are merged only where no intermediate result can leave the range of float32 for it.
+# Literal factors are merged only within these bounds, so that no intermediate result leaves float32's range for it.
 _MERGEABLE = (Fraction(1, 2**20), Fraction(2**20))
 
 
@@ -24,7 +24,7 @@ ZERO, HALF, ONE = num(0), num(0.5), num(1)
 
 
 def literal(node: Node) -> int | float | None:
-    """The number that a literal, or the negative of one, stands for; None for all else."""
+    """The value of a literal or of a negated literal; None for anything else."""
     if node.op == "num" and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
         return node.value
     if node.op == "neg":
@@ -34,12 +34,12 @@ def literal(node: Node) -> int | float | None:
 
 
 def is_literal(node: Node, value: float) -> bool:
-    """True if a node is the literal of a number."""
+    """True if a node is a literal with this value."""
     return literal(node) == value
 
 
 def _folded(compute: Callable[[], float]) -> Node | None:
-    """The literal that a constant expression comes to, unless it has no finite value."""
+    """The value of a constant expression as a literal; None if it is not finite."""
     try:
         value = compute()
     except (ArithmeticError, ValueError):
@@ -84,7 +84,7 @@ def neg(a: Node) -> Node:
 
 
 def _scaled(node: Node) -> tuple[Fraction, Node]:
-    """A node as a literal factor, exactly, times the rest; the rest of a literal is 1."""
+    """A node as an exact literal factor times the rest; the rest of a literal is 1."""
     value = literal(node)
     if value is not None:
         return Fraction(value), ONE
@@ -104,7 +104,7 @@ def _mergeable(factor: Fraction) -> bool:
 
 
 def _chosen(node: Node) -> tuple[Fraction, Node]:
-    """A slope as a literal factor times a choice; a factor that cannot be merged keeps the choice from sight."""
+    """A slope as a literal factor times a `where`; 1 times the slope itself if it is no such product."""
     if node.op == "neg":
         factor, choice = _chosen(node.args[0])
         return -factor, choice
@@ -113,7 +113,7 @@ def _chosen(node: Node) -> tuple[Fraction, Node]:
 
 
 def _blocks(node: Node) -> bool:
-    """True if a slope is a choice that may come to 0."""
+    """True if a slope is a `where`, possibly nested, of which a branch is 0."""
     seen: set[int] = set()
     waiting = [node]
     while waiting:
@@ -127,7 +127,7 @@ def _blocks(node: Node) -> bool:
 
 
 def _spread(node: Node, build: Callable[[Node], Node]) -> Node:
-    """The choice among what `build` makes of each branch: of 0 it makes 0, whatever stands beside it."""
+    """Applies `build` to each branch of a `where`: a branch of 0 stays 0, whatever the other operand is."""
     known: dict[tuple[int, Fraction], Node] = {}
 
     def of(n: Node, outer: Fraction) -> Node:
@@ -145,7 +145,7 @@ def _spread(node: Node, build: Callable[[Node], Node]) -> Node:
 
 
 def mul(a: Node, b: Node) -> Node:
-    """The product; a choice of 0 stays one, whatever stands beside it."""
+    """The product; a branch of a `where` that is 0 stays 0, whatever the other factor is."""
     if is_literal(a, 0) or is_literal(b, 0):
         return ZERO
     if is_literal(a, 1):
@@ -160,7 +160,7 @@ def mul(a: Node, b: Node) -> Node:
     if b.op == "neg" or is_literal(b, -1):
         return neg(mul(a, b.args[0] if b.op == "neg" else ONE))
     for factor, other in ((a, b), (b, a)):
-        # The value divides by the option as well, so nothing is lost where it is zero.
+        # The value divides by the option as well, so cancelling it loses nothing if it is zero.
         if other.op == "/" and factor.op == "option" and other.args[1] == factor:
             return other.args[0]
         if other.op == "/" and is_literal(other.args[0], 1) and literal(other.args[1]) is None:
@@ -203,7 +203,7 @@ def power(a: Node, b: Node) -> Node:
 
 
 def where(condition: Node, a: Node, b: Node) -> Node:
-    """The choice."""
+    """The choice of `a` if the condition holds, otherwise of `b`."""
     if condition.op == "num":
         return a if condition.value else b
     return a if a == b else Node("where", (condition, a, b))
@@ -215,7 +215,7 @@ def compare(op: str, a: Node, b: Node) -> Node:
 
 
 def call(name: str, *args: Node) -> Node:
-    """A function of nodes."""
+    """A function call."""
     if name == "log" and (x := literal(args[0])) is not None and x > 0:
         return num(math.log(x))
     return Node(name, args)

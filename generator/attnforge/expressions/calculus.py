@@ -1,12 +1,13 @@
 """Derivatives of expressions.
 
-A computer algebra system is not used on purpose: what comes out here is printed into kernels. A small differentiator
-keeps the order of operations that the author chose (and with it the rounding), keeps what `//`, `%` and `where` mean,
-reuses subtrees of the value instead of rewriting them into other forms, and gives the same text on every machine.
+This deliberately does without a computer algebra system, because the results are printed into kernels. A small
+differentiator keeps the order of operations that the author chose (and with it the rounding), keeps the meaning of
+`//`, `%` and `where`, reuses subtrees of the value instead of rewriting them, and gives the same text on every machine.
 
 The conventions at kinks are those of torch's autograd: `min` and `max` split a tie half and half, `abs` has slope 0
-at 0, `floor` and `//` are flat, `where` chooses, comparisons have no derivative. A choice passes nothing on through the
-branch not taken: of log(max(x, 0)) that is a slope of 0 for negative x, though the logarithm's own is infinite there.
+at 0, `floor` and `//` are flat, `where` has the slope of its selected branch, comparisons have no derivative. The
+branch that is not selected contributes nothing: log(max(x, 0)) has slope 0 for negative x, although the slope of the
+logarithm itself is infinite there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def _power(node: Node, x: Node, y: Node, dx: Node, dy: Node) -> Node:
     elif is_literal(dx, 0):
         by_base = ZERO
     else:
-        # x**0 is flat, also at x = 0 where x**(y - 1) is infinite.
+        # x**0 is flat, even at x = 0, where x**(y - 1) is infinite.
         slope = mul(y, power(x, sub(y, ONE)))
         by_base = mul(where(compare("==", y, ZERO), ZERO, slope), dx)
     if is_literal(dy, 0):
@@ -40,7 +41,7 @@ def _power(node: Node, x: Node, y: Node, dx: Node, dy: Node) -> Node:
 
 
 def _lowered(exponent: int | float) -> Node:
-    """The exponent less one; an int stays an int, so that a power of a negative base stays real."""
+    """The exponent minus one; an int stays an int, so that a power of a negative base stays real."""
     return Node("num", value=exponent - 1, type="int") if isinstance(exponent, int) else num(exponent - 1)
 
 
@@ -48,7 +49,7 @@ def _remainder(node: Node, x: Node, y: Node, dx: Node, dy: Node) -> Node:
     return sub(dx, mul(call("floor", div(x, y)), dy)) if not is_literal(dy, 0) else dx
 
 
-# of signs: from the node, its arguments and their derivatives to the node's derivative
+# by operator: a function of the node, its arguments and their derivatives that returns the node's derivative
 _SLOPES: dict[str, Callable[..., Node]] = {
     "neg": lambda node, x, dx: neg(dx),
     "+": lambda node, x, y, dx, dy: add(dx, dy),
@@ -61,13 +62,13 @@ _SLOPES: dict[str, Callable[..., Node]] = {
 }
 _SLOPES |= {name: f.slope for name, f in FUNCTIONS.items() if f.slope is not None}
 
-# what has no slope, whatever it reads
+# operations without a slope, whatever their arguments are
 FLAT = frozenset({"num", "var", "option", "input", "local", "//", "and", "or", "not"})
 FLAT |= COMPARISONS | {name for name, f in FUNCTIONS.items() if f.slope is None}
 
 
 def derivative(node: Node, leaf: Node) -> Node:
-    """The derivative of `node` with respect to `leaf`; equal nodes are the same leaf."""
+    """The derivative of `node` with respect to `leaf` and all nodes equal to it."""
     known: dict[int, Node] = {}
 
     def of(n: Node) -> Node:
@@ -89,9 +90,9 @@ def derivative(node: Node, leaf: Node) -> Node:
 
 
 def simplify(node: Node) -> Node:
-    """The derivative with neutral elements, double signs and literal factors cleared away.
+    """The derivative without neutral elements and double signs, and with literal factors merged.
 
-    `0 * x` is taken for 0, whatever x is, so this is not for values.
+    `0 * x` becomes 0 whatever x is, so this is not for values.
     """
     known: dict[int, Node] = {}
 
@@ -124,7 +125,7 @@ _BUILDERS: dict[str, Callable[..., Node]] = {
 
 
 def slopes(node: Node, learned: Collection[str]) -> tuple[list[tuple[str, Node]], list[tuple[Node, Node]]]:
-    """The derivatives of a score term by the score and by each learned input, and the temporaries that they share."""
+    """The temporaries and derivatives of a score term, with respect to the score and to each learned input."""
     read = (n for n in node.walk() if n.op in ("var", "input"))
     leaves = list(dict.fromkeys(n for n in read if (n.value == "score" if n.op == "var" else n.value in learned)))
     shared, found = share([simplify(derivative(node, leaf)) for leaf in leaves], "t")

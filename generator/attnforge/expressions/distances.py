@@ -1,8 +1,8 @@
-"""Distances of queries and keys where kernels work them out once: as floats, or as whole numbers that conditions read.
+"""Distances between queries and keys that kernels compute once: as floats, or as the integers that conditions read.
 
-Kernels have two floats that are as far apart as the positions are, `q_at` and `k_at`. What is made of their difference
-here is as exact as the whole number, below 2**24, or rounded once, as a float made of that would be. Some kernels have
-the whole numbers, `distance`, as well.
+Kernels have two floats, `q_at` and `k_at`, whose difference is the distance between the positions. Expressions of this
+difference are built here such that they are as exact as the integer, below 2**24, or rounded once, as the integer
+converted to a float would be. Some kernels also have the distance as an integer, `distance`.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from .linear_forms import Linear, atom, linear, variable
 from .tree import COMPARISONS, Node
 
 PLACES = {name: Node("local", (), f"{name}_at", "float", definition=variable(name)) for name in "qk"}
-"""The two floats, by the position that they stand for."""
+"""The two floats, by the position that each represents."""
 DISTANCE = Node("local", (), "distance", "int", definition=Node("-", (variable("q"), variable("k")), None, "int"))
-"""How far a key stands before a query."""
+"""The distance from a key to a query, as an integer."""
 NEAR, FAR = (Node("local", (), name, "int") for name in ("near", "far"))
-"""Parts of a distance, near - far: what a compiler knows of each register, and a number for all those of a thread."""
-_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}  # with the sides of a comparison the other way round
-_SMALL = 2**23  # the sum of such a number and of a distance is exact
+"""A distance is near - far: `near` is known to the compiler for each register, `far` is one value per thread."""
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}  # the comparison with its sides swapped
+_SMALL = 2**23  # the sum of a distance and of a number below this is exact
 
 
 def as_floats(node: Node) -> Node:
-    """An expression that a float is made of, with floats in place of all distances that floats are made of."""
+    """An expression that is used as a float, with floats in place of all distances in it that are used as floats."""
     found = _rounded(node) if node.type == "int" else None
     return found or _inside(node)
 
 
 def reads_places(node: Node) -> bool:
-    """True if such an expression has such floats."""
+    """True if an expression reads `q_at` or `k_at`."""
     return any(n in PLACES.values() for n in node.walk())
 
 
 def as_one(condition: Node) -> Node:
-    """A condition, with `distance` in place of what it makes of a query's and a key's position."""
+    """A condition with `distance` in place of its differences of a query's and a key's position."""
     if condition.op in COMPARISONS and {arg.type for arg in condition.args} == {"int"}:
         left, right = condition.args
         form = linear(left) - linear(right)
@@ -53,7 +53,7 @@ def as_one(condition: Node) -> Node:
 
 
 def bounds_one(condition: Node) -> bool:
-    """True if a condition does no more than bound how far a key stands before a query."""
+    """True if a condition only bounds the distance from a key to a query."""
     if condition.op == "and":
         return all(map(bounds_one, condition.args))
     made = as_one(condition)
@@ -61,27 +61,27 @@ def bounds_one(condition: Node) -> bool:
 
 
 def in_parts(condition: Node) -> Node | None:
-    """A comparison of `distance` with a number, as one of `near`; None for others."""
+    """A comparison of `distance` with a number, rewritten as one of `near`; None for other conditions."""
     if condition.op not in _TURNED or condition.args[0] != DISTANCE:
         return None
     form = linear(condition.args[1])
-    if form.terms or abs(form.constant) > _SMALL:  # a sum with `far` could pass 32 bits
+    if form.terms or abs(form.constant) > _SMALL:  # its sum with `far` could exceed 32 bits
         return None
     return dataclasses.replace(condition, args=(NEAR, (atom(FAR) + form.constant).node()))
 
 
 def _signs(form: Linear) -> tuple[int, int]:
-    """The factors of both positions in a sum."""
+    """The factors of q and of k in a sum."""
     return form.factor(variable("q")), form.factor(variable("k"))
 
 
 def _rest(form: Linear) -> Node:
-    """A sum without both positions."""
+    """A sum without the terms of q and of k."""
     return form.without(variable("q")).without(variable("k")).node()
 
 
 def _inside(node: Node) -> Node:
-    """The same of an expression that stays what it is."""
+    """`as_floats` for the arguments of an expression that keeps its own type."""
     if node.op == "input" or not node.args:
         return node
     real = node.type == "float" or (node.op in COMPARISONS and any(arg.type == "float" for arg in node.args))
@@ -90,7 +90,7 @@ def _inside(node: Node) -> Node:
 
 
 def _rounded(node: Node) -> Node | None:
-    """A whole number made of distances, as a float that is rounded once at most."""
+    """An integer expression of distances, computed as a float that is rounded at most once; None if it cannot be."""
     if node.op == "*":
         factors = [_exact(arg) or _number(arg, least=1) for arg in node.args]
         return _of_distances("*", factors)
@@ -100,7 +100,7 @@ def _rounded(node: Node) -> Node | None:
 
 
 def _exact(node: Node) -> Node | None:
-    """A whole number made of one distance, as a float that is as exact; its zeros have no sign."""
+    """An integer expression of one distance, as an exact float without negative zeros; None if it cannot be."""
     if node.op in ("+", "-", "neg") and (found := _difference(node)):
         return found
     if node.op == "neg":
@@ -117,7 +117,7 @@ def _exact(node: Node) -> Node | None:
 
 
 def _difference(node: Node) -> Node | None:
-    """A sum that comes to the difference of both positions and a number."""
+    """A sum that amounts to the difference of the positions plus a number, as a float; None for other sums."""
     form = linear(node)
     signs = _signs(form)
     if len(form.terms) != 2 or sorted(signs) != [-1, 1] or abs(form.constant) >= _SMALL:
@@ -134,6 +134,6 @@ def _number(node: Node, least: int = -_SMALL) -> Node | None:
 
 
 def _of_distances(op: str, args: list[Node | None]) -> Node | None:
-    """The operation on floats, if all are such and not all are literals."""
+    """The operation on floats; None if an argument is missing or all of them are literals."""
     found = tuple(arg for arg in args if arg)
     return Node(op, found) if len(found) == len(args) and any(arg.op != "num" for arg in found) else None

@@ -1,4 +1,4 @@
-"""What whole numbers are divided by: of 0 there is neither a quotient nor a rest."""
+"""The divisors of integer divisions: quotient and remainder are undefined if one is 0."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from .tree import Node
 
 
 def divisors(terms: Iterable[Node]) -> tuple[Node, ...]:
-    """What these divide whole numbers by, if numbers of a call alone tell it and no condition may keep it from being 0.
+    """The integer divisors in these terms that only numbers of a call determine and that no condition guards.
 
-    As in `step == 0 or q % step == 0`. Such a condition reads what calls give; one of positions alone holds somewhere.
-    What a divisor itself divides by comes before it.
+    A guard, as in `step == 0 or q % step == 0`, is a condition that reads inputs or options; one that reads positions
+    alone holds somewhere. The divisors inside a divisor come before it.
     """
     return tuple(dict.fromkeys(node for term in terms for node in _divisors(term)))
 

@@ -1,4 +1,4 @@
-"""The value of an expression at one place, as tensors would have it."""
+"""The value of an expression at one position, as tensors would give it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ Function = Callable[[Mapping[str, object]], Value]
 
 
 def evaluate(node: Node, env: Mapping[str, object]) -> Value:
-    """The value of an expression in Python's own arithmetic; names stand in `env`, an indexed input as a callable."""
+    """The value of an expression in Python's own arithmetic; `env` has the names, indexed inputs as callables."""
     return compiled(node)(env)
 
 
 def compiled(node: Node) -> Function:
-    """An expression as a function of what its names stand for, for whoever wants many of its values."""
+    """An expression as a function of the values of its names, for callers that evaluate it many times."""
     if node.op == "num":
         number = node.value
         assert isinstance(number, (int, float))
         return lambda env: number
     args = [compiled(arg) for arg in node.args]
     if node.op in ("var", "option", "input", "local"):
-        # an input may stand in for what is worked out only where it is read
+        # an input may be a callable, which computes a value only when it is read
         return _read(str(node.value), args) if node.op == "input" else operator.itemgetter(str(node.value))
     if node.op == "where":
         condition, chosen, other = args

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from .functions import FUNCTIONS
 from .tree import Node
 
-LARGEST = 2**28  # of a position, a length, and of what a spec or a call gives as a whole number
+LARGEST = 2**28  # limit of positions, of lengths, and of integers that a spec or a call gives
 
 OPERATIONS: dict[str, Callable[..., int | float | bool]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
@@ -22,7 +22,7 @@ OPERATIONS |= {name: function.value for name, function in FUNCTIONS.items()}
 
 
 def constant(node: Node) -> int | float | bool | None:
-    """The value of an expression of literals only; infinite beyond a float's range, nan where it has none."""
+    """The value of an expression of literals only, else None; infinite beyond a float's range, NaN if undefined."""
     if node.op == "num":
         return node.value if isinstance(node.value, int | float) else None
     if node.op not in OPERATIONS:
@@ -39,16 +39,16 @@ def constant(node: Node) -> int | float | bool | None:
         return math.inf
     except (ArithmeticError, ValueError):
         return math.nan
-    # a function that falls to minus infinity has no value there
+    # a function counts as undefined where it is minus infinity
     if isinstance(result, complex) or (node.op in FUNCTIONS and result == -math.inf):
         return math.nan
     return result
 
 
 def fold(node: Node) -> Node:
-    """The expression with operations on literals carried out, as far as they give a finite number."""
+    """The expression with operations on literals evaluated, if the result is finite."""
     if node.op == "input":
-        # looked up by equality; the text of an index is folded when it is printed
+        # inputs are looked up by equality; the text of an index is folded when it is printed
         return node
     args = tuple(map(fold, node.args))
     if args and all(a.op == "num" for a in args):
@@ -63,7 +63,7 @@ def fold(node: Node) -> Node:
 
 
 def chosen(node: Node) -> Node:
-    """The expression without the choices that literals settle, as options make them."""
+    """The expression without choices whose condition is constant, as it often is once options have their values."""
     args = tuple(map(chosen, node.args))
     if node.op == "where" and (condition := constant(args[0])) is not None:
         choice = args[1 if condition else 2]
@@ -73,13 +73,13 @@ def chosen(node: Node) -> Node:
 
 
 def whole_number(value: int, column: int) -> Node:
-    """A whole number."""
+    """An integer literal, negated if the value is negative."""
     number = Node("num", (), abs(value), "int", column)
     return number if value >= 0 else Node("neg", (number,), None, "int", column)
 
 
 def whole_limit(side: Node, sign: str, other: Node) -> Node:
-    """A side of the comparison `side sign other`; next to a whole number, a limit that is a float turns whole."""
+    """A side of the comparison `side sign other`; a constant float beside an integer becomes an integer."""
     value = constant(side) if side.type == "float" and other.type == "int" else None
     if value is None or abs(value) > LARGEST or (sign in ("==", "!=") and value != int(value)):
         return side
@@ -87,7 +87,7 @@ def whole_limit(side: Node, sign: str, other: Node) -> Node:
 
 
 def literal(node: Node) -> int | float | None:
-    """The number that is written there, with its sign; None if something else is."""
+    """The value of a literal or of a negated literal; None for anything else."""
     if node.op == "num" and not isinstance(node.value, str | bool | None):
         return node.value
     if node.op == "neg":

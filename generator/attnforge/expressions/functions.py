@@ -1,7 +1,7 @@
-"""The functions of the expression language: one record each, which holds all that any part of the program knows of it.
+"""The functions of the expression language: one record each, with everything that the program knows about it.
 
-What prints or computes an expression asks the record, so that a new function is a record here and, where Triton or
-JavaScript have none, a helper in templates/portable/expressions.jinja or templates/page/arithmetic.js.jinja.
+Printers and evaluators look functions up here, so a new function takes a record here and, if Triton or JavaScript
+lacks it, a helper in templates/portable/expressions.jinja or templates/page/arithmetic.js.jinja.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .tree import Node
 
 @dataclass(frozen=True)
 class Call:
-    """A call as it is written, and what it gives."""
+    """The form of a call, and its meaning."""
 
     arguments: str
     meaning: str
@@ -30,24 +30,24 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Function(Call):
-    """A function that is an operation of nodes; min and max are of two arguments there."""
+    """A function that is an operation of the tree; there, min and max have two arguments."""
 
-    # smooth: of a number a float; choice: one of its arguments or the negative, so whole if they are; flat: no slope
+    # smooth: a float for any number; choice: an argument or its negative, so an int for ints; flat: no slope
     kind: Literal["smooth", "choice", "flat"] = "smooth"
-    finite: bool = False  # of finite numbers finite, as its slope is
-    value: Callable[..., Any]  # in Python's arithmetic, infinite or NaN in place of an exception
-    slope: Callable[..., Node] | None  # from the node, its arguments and their derivatives to its derivative
-    triton: str  # a primitive, "tl." before it, or a helper
-    hopper: bool = False  # of this helper, templates/hopper has a faster one for tiles of scores
-    torch: str  # of tensors
-    python: str | None  # of Python numbers, in the torch text; None: torch's, by way of a tensor
-    javascript: str  # of Math, or a helper
-    mathml: str  # its name, or what stands around its argument, {}: brackets or markup
-    numpy: Callable[..., Any]  # from the module and the arguments to arrays
+    finite: bool = False  # whether value and slope are finite for finite arguments
+    value: Callable[..., Any]  # in Python's arithmetic, with infinity or NaN instead of an exception
+    slope: Callable[..., Node] | None  # its derivative, from the node, its arguments and their derivatives
+    triton: str  # a primitive with "tl." before it, or a helper
+    hopper: bool = False  # whether templates/hopper has a faster version of this helper for tiles of scores
+    torch: str  # the function of tensors
+    python: str | None  # the function of Python numbers in torch text; None: torch's function, via a tensor
+    javascript: str  # a function of Math, or a helper
+    mathml: str  # its name, or the brackets or markup around its argument, {}
+    numpy: Callable[..., Any]  # the result as an array, from the numpy module and the arguments
 
 
 def _ieee(function: Callable[[float], float], pole: float | None = None) -> Callable[[float], float]:
-    """The function with infinities and NaN in place of exceptions, as tensors have them; at a pole it falls to -inf."""
+    """The function with infinities and NaN instead of exceptions, as for tensors; at `pole` its value is -inf."""
 
     def safe(x: float) -> float:
         try:
@@ -65,7 +65,7 @@ def _sigmoid(x: float) -> float:
 
 
 def _extremum(wins: str, loses: str) -> Callable[..., Node]:
-    """The slope of min or max, where one wins or loses; a tie splits it half and half."""
+    """The slope of min or max, from the comparisons by which x wins or loses; a tie splits it half and half."""
 
     def slope(node: Node, x: Node, y: Node, dx: Node, dy: Node) -> Node:
         tie = mul(HALF, add(dx, dy))

@@ -1,4 +1,4 @@
-"""Indices of inputs: how an input is read, and the rules for a written index."""
+"""Indices of inputs: how an expression reads an input, and the rules for explicit indices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IMPLICIT = {"batch": "b", "head": "h", "kv_head": "kv_h", "query": "q", "key": "
 
 
 def reading(given: Input) -> str:
-    """The text that reads an input in an expression, for messages."""
+    """How expressions read an input, as text for messages."""
     by_hand = given.written
     if not by_hand:
         return f"{given.name} or {given.name}[{', '.join(IMPLICIT[kind] for kind in given.kinds)}]"
@@ -23,7 +23,7 @@ def reading(given: Input) -> str:
 
 
 def whole(node: Node) -> Node | None:
-    """The number as an integer, if it is certain to be whole: floor gives floats elsewhere."""
+    """The number as an integer if it is certain to be whole, else None; outside of indices, floor gives a float."""
     if node.type == "int":
         return node
     if node.op == "num" and isinstance(node.value, float) and node.value.is_integer() and abs(node.value) <= LARGEST:
@@ -39,7 +39,7 @@ def whole(node: Node) -> Node | None:
 
 
 def outside(given: Input, text: str, index: Node) -> str | None:
-    """An error message if an index leaves the tokens in short sequences; `text` is the index as it was written."""
+    """An error message if an index leaves the tokens of some short sequence; `text` is the index as it was written."""
     if any(n.op in ("input", "option") for n in index.walk()):
         return None
     for k_len, q, k in ((n, q, k) for n in (1, 2, 5, 9) for q in range(n) for k in range(n)):

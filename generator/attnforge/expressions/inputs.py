@@ -1,4 +1,4 @@
-"""What expressions read of a call: tensors and scalars with their axes, and options that the call decides."""
+"""The parts of a call that expressions read: tensors and scalars with their axes, and options set at run time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Kind = Literal["batch", "head", "kv_head", "query", "key", "token", "size"]
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of an input; sizes that an option gives stand under its name until the option has its value.
+    """An axis of an input; a size that an option gives is the option's name until the option has its value.
 
-    So do numbers of a call that divide an axis of batch entries.
+    The same holds for numbers of a call that divide an axis of batch entries.
     """
 
     kind: Kind
-    size: int | str = 0  # of a table
-    per: int | str = 1  # query or key positions for each entry, or batch entries
-    rest: bool = False  # whether so many batch entries have an entry each, which later ones share
+    size: int | str = 0  # number of entries of a table's axis
+    per: int | str = 1  # number of query or key positions, or of batch entries, for each entry
+    rest: bool = False  # whether there are `per` entries instead, which batch entries use in turn
 
     def __str__(self) -> str:
         """The axis as a spec declares it."""
@@ -37,17 +37,17 @@ class Axis:
         return self.per != 1 or self.rest
 
     def place(self, position: str) -> str:
-        """Text of which entry a position or batch entry has."""
+        """Text of the index of the entry for a position or batch entry."""
         return f"{position} {'%' if self.rest else '//'} {self.per}" if self.divided else position
 
     def count(self, positions: str) -> str:
-        """Text of how many entries so many positions or batch entries have."""
+        """Text of the number of entries for a number of positions or batch entries."""
         if self.kind == "size":
             return str(self.size)
         return str(self.per) if self.rest else f"-(-{positions} // {self.per})" if self.divided else positions
 
     def filled(self, numbers: Mapping[str, object]) -> Axis:
-        """The axis with values in place of their names, as far as they are known."""
+        """The axis with values in place of their names, if they are known."""
         named = {x: int(str(numbers[x])) for x in (self.size, self.per) if isinstance(x, str) and x in numbers}
         size, per = (named.get(x, x) if isinstance(x, str) else x for x in (self.size, self.per))
         return dataclasses.replace(self, size=size, per=per)
@@ -62,23 +62,23 @@ class Input:
     dtype: Literal["float", "int", "bool"] = "float"
     grad: bool = False
     scan: Literal["cumsum"] | None = None
-    default: Node | None = None  # over h and heads: what kernels take where none is given
+    default: Node | None = None  # expression of h and heads that kernels use if a call gives none
     description: str = ""
-    minimum: float | None = None  # what the caller promises of its values; of a scalar it is checked
+    minimum: float | None = None  # limits of its values: promised by the caller, checked for a scalar
     maximum: float | None = None
-    source: str = ""  # the input that kernels read it from, as a part of what they take for that one
+    source: str = ""  # name of the spec's input, if this is a part of the data that kernels take for it
     part: int = 0
-    value: int | float | bool | None = None  # what it is everywhere where none is given
-    keyword: str = ""  # of `attention`, where `name` is what generated code calls it
+    value: int | float | bool | None = None  # value of all its entries if a call gives none
+    keyword: str = ""  # keyword of `attention`, if `name` is the name in generated code
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What the axes are indexed by."""
+        """The kinds of the axes, in their order."""
         return tuple(axis.kind for axis in self.axes)
 
     @property
     def written(self) -> tuple[int, ...]:
-        """The places of the axes that an expression has to index by hand."""
+        """The numbers of the axes that an expression has to index explicitly."""
         kinds = self.kinds
         by_hand = {"token", "size"} | {kind for kind in kinds if kinds.count(kind) > 1}
         return tuple(i for i, kind in enumerate(kinds) if kind in by_hand)
@@ -90,16 +90,16 @@ class Input:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes of the axes that make it a table."""
+        """The sizes of its axes as a table."""
         return tuple(int(axis.size) for axis in self.axes if axis.kind == "size")
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The names of the numbers of the call that divide axes, or of options that have no value yet."""
+        """The names of numbers of the call, or of options without a value yet, that divide axes."""
         return tuple(axis.per for axis in self.axes if isinstance(axis.per, str))
 
     def behind_numbers(self, inputs: Mapping[str, Input]) -> tuple[Input, ...]:
-        """The numbers of the call that tell sizes of its axes, and the input: they are checked in that order."""
+        """The numbers of the call that determine sizes of its axes, then the input: they are checked in this order."""
         return *(inputs[name] for name in self.numbers), self
 
     @property
@@ -109,12 +109,12 @@ class Input:
 
     @property
     def shared(self) -> bool:
-        """True if all tokens and batch entries have the same values, as they have of what a model learns as it is."""
+        """True if all tokens and batch entries have the same values, as they have of a model's parameter."""
         return not self.rows and "batch" not in self.kinds
 
     @property
     def packed(self) -> Input:
-        """The same of packed sequences: their rows stand one behind the other, so that each has its own."""
+        """The input for packed sequences: their rows are concatenated, so each sequence has rows of its own."""
         axes = self.axes if not self.rows or "batch" in self.kinds else (Axis("batch"), *self.axes)
         return dataclasses.replace(self, axes=axes)
 

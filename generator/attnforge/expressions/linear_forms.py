@@ -1,6 +1,6 @@
-"""Integer expressions as linear forms: their simple text, their extremes over a tile, and what is provable of them.
+"""Integer expressions as linear forms: simplification, extremes over a tile, and provable inequalities.
 
-Anything that is not a sum stays whole as an atom of the form. The proofs are one-sided: "not proved" says nothing.
+Any part that is not a sum is an atom of the form. The proofs are one-sided: "not proved" does not mean "false".
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Literal
 from .folding import LARGEST
 from .tree import Node
 
-# axes along which a whole tile stands at one place, of a table where its index does
+# axes along which a whole tile reads one entry; of a table, if its index has one value for the tile
 _STILL = frozenset({"batch", "head", "kv_head", "size"})
 _SCALARS = frozenset({"option", "input"})
 _COUNTS = frozenset({"q_len", "k_len", "b", "h", "kv_h", "heads"})
-_MARGIN = 2**29  # positions and scalars stay within 2**28, so this is beyond every sum of two of them
+_MARGIN = 2**29  # positions and scalars stay within 2**28, so no sum of two of them exceeds this
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Linear:
 
     @staticmethod
     def of(terms: Mapping[Node, int], constant: int) -> Linear:
-        """The form with no zero factors left."""
+        """The form of these terms, without those whose factor is 0."""
         kept = [(atom, factor) for atom, factor in terms.items() if factor]
         return Linear(tuple(sorted(kept, key=lambda term: _place(term[0]))), constant)
 
@@ -53,11 +53,11 @@ class Linear:
         return self + -other
 
     def without(self, atom: Node) -> Linear:
-        """The form less the term of this atom."""
+        """The form without the term of this atom."""
         return Linear(tuple(term for term in self.terms if term[0] != atom), self.constant)
 
     def factor(self, atom: Node) -> int:
-        """The factor of this atom, 0 where it does not occur."""
+        """The factor of this atom, 0 if it does not occur."""
         return dict(self.terms).get(atom, 0)
 
     def alone(self, *ops: str) -> Node | None:
@@ -95,7 +95,7 @@ def variable(name: str) -> Node:
 
 
 def atom(node: Node) -> Linear:
-    """The form that is this node and nothing else."""
+    """The form that consists of this node alone."""
     return Linear(((node, 1),))
 
 
@@ -109,13 +109,13 @@ def _int(op: str, *args: Node) -> Node:
 
 @functools.lru_cache(2**14)
 def _place(node: Node) -> tuple[int, str]:
-    """Sort key of an atom in a sum: positions, then what is made of them, then scalars."""
+    """Sort key of an atom in a sum: positions, then expressions of positions, then scalars."""
     positions = any(n.op == "var" and str(n.value) not in _COUNTS for n in node.walk())
     return (0 if node.op == "var" and positions else 1 if positions else 2), _text(node)
 
 
 def _text(node: Node) -> str:
-    """All that makes a node equal to another one."""
+    """Text that is the same for equal nodes only."""
     return f"{node.op} ({', '.join(map(_text, node.args))}) {node.value!r} {node.type}"
 
 
@@ -140,7 +140,7 @@ def linear(node: Node) -> Linear:
 
 
 def floor_divided(form: Linear, divisor: int | Node) -> Linear:
-    """floor(form / divisor) for a divisor that is positive."""
+    """floor(form / divisor) for a positive divisor."""
     if isinstance(divisor, Node):
         return atom(_int("//", form.node(), divisor)) if form != Linear() else form
     if all(factor % divisor == 0 for _, factor in form.terms):
@@ -149,23 +149,23 @@ def floor_divided(form: Linear, divisor: int | Node) -> Linear:
 
 
 def ceil_divided(form: Linear, divisor: int | Node) -> Linear:
-    """ceil(form / divisor) for a divisor that is positive."""
+    """ceil(form / divisor) for a positive divisor."""
     return -floor_divided(-form, divisor)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One variable is sought, the other runs over a tile; everything else keeps still."""
+    """One variable is sought, the other runs over a tile; everything else is constant."""
 
     sought: Literal["k", "q"]
     inputs: Mapping[str, tuple[str, ...]]
     minimums: Mapping[str, float]
-    low: tuple[Linear, ...] = ()  # of the tile, only the positions from here on matter
+    low: tuple[Linear, ...] = ()  # only the tile's positions from here on matter
     high: tuple[Linear, ...] = ()  # and only those up to here
 
     @property
     def limits(self) -> dict[str, tuple[int, int]]:
-        """Between what the call's numbers lie, as far as their least values tell."""
+        """The ranges of the call's numbers, from their known least values up."""
         return {name: (int(least), LARGEST) for name, least in self.minimums.items()}
 
     @property
@@ -177,7 +177,7 @@ class Tile:
         return not self.moves(node) and not any(n.op == "var" and n.value == self.other for n in node.walk())
 
     def moves(self, node: Node) -> bool:
-        """True if the expression hangs on the sought variable, or on what cannot be known before the tile is loaded."""
+        """True if the expression depends on the sought variable, or on values unknown before the tile is loaded."""
         for n in node.walk():
             if n.op == "var" and n.value in (self.sought, "score"):
                 return True
@@ -186,7 +186,7 @@ class Tile:
         return False
 
     def clipped(self, forms: Iterable[Linear]) -> Tile:
-        """The part of the tile where each of these can be at most zero, as far as one bound on the position tells."""
+        """The part of the tile where each of these forms can be at most zero, if bounds on the position express it."""
         low, high, position = [], [], variable(self.other)
         for form in forms:
             factor, rest = form.factor(position), form.without(position)
@@ -213,7 +213,7 @@ class Tile:
         return 0 if node.op == "var" and node.value in _COUNTS else None
 
     def extremes(self, form: Linear) -> tuple[Linear, Linear] | None:
-        """Bounds of the form over the tile, each term on its own; None where a term has none."""
+        """Bounds of the form over the tile, from each term separately; None if a term has none."""
         low = high = Linear((), form.constant)
         for part, factor in form.terms:
             ends = self._ends(part)
@@ -257,7 +257,7 @@ class Tile:
         return None
 
     def times(self, form: Linear, scalar: Node) -> Linear:
-        """The form times a scalar that the user multiplied as well, or that it was divided by."""
+        """The form times a scalar that the user's expression also multiplies or divides by."""
         if scalar.op == "num" and isinstance(scalar.value, int):
             return form * scalar.value
         whole = Linear(form.terms)
@@ -265,7 +265,7 @@ class Tile:
         return product + atom(scalar) * form.constant
 
     def scaled_back(self, form: Linear, divisor: Node) -> Linear:
-        """`form * divisor` for a bound on a quotient by that divisor, cut off beyond every position."""
+        """`form * divisor`, where the form bounds a quotient by that divisor; clamped beyond all positions."""
         harmless = len(form.terms) <= 1 and abs(form.constant) <= 3
         if not (harmless and all(abs(f) == 1 and a.op == "//" and a.args[1] == divisor for a, f in form.terms)):
             by = divisor.value if isinstance(divisor.value, int) else divisor
@@ -274,11 +274,11 @@ class Tile:
         return self.times(form, divisor)
 
     def least(self, forms: list[Linear]) -> Linear:
-        """The minimum, without what is provably never the smallest."""
+        """The minimum, without forms that are provably never the smallest."""
         return self._outermost("min", forms, lambda a, b: self.at_most(a, b))
 
     def greatest(self, forms: list[Linear]) -> Linear:
-        """The maximum, without what is provably never the largest."""
+        """The maximum, without forms that are provably never the largest."""
         return self._outermost("max", forms, lambda a, b: self.at_most(b, a))
 
     def _outermost(self, op: str, forms: list[Linear], beats: Callable[[Linear, Linear], bool]) -> Linear:
@@ -323,7 +323,7 @@ class Tile:
         return total >= 0
 
     def _at_worst(self, form: Linear) -> Linear:
-        """The form where the tile is the one that makes it the least: somewhere among the positions that there are."""
+        """The form for the tile, among all positions that exist, for which it is the least."""
         first, last = variable(f"{self.other}_first"), variable(f"{self.other}_last")
         a, b = form.factor(first), form.factor(last)
         together = max(min(-a, b), 0)  # the last position is no less than the first
@@ -346,7 +346,7 @@ class Tile:
         return None
 
     def _without_pairs(self, form: Linear) -> Linear:
-        """The form less `c * (a // s) - c * (b // s)` and `c * (a * s) - c * (b * s)` where b <= a."""
+        """The form without `c * (a // s) - c * (b // s)` and `c * (a * s) - c * (b * s)` if b <= a: they are >= 0."""
         for a, factor in form.terms:
             for b, opposite in form.terms:
                 if factor <= 0 or opposite != -factor or a.op != b.op or a.op not in ("//", "*"):

@@ -1,6 +1,6 @@
-"""Text of an expression -> its tree: an own walk over Python's syntax tree that knows what it lets through.
+"""Text of an expression -> its tree: a walk over Python's syntax tree that accepts only what it lists.
 
-Nothing is evaluated, and nothing but what is listed here gets through; every mistake is told with its place.
+Nothing is evaluated, everything that is not listed here is refused, and every mistake is reported with its place.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .syntax import Place, syntax
 from .tree import Node, Type
 from .vocabulary import CALLS, NAMES, Kind
 
-LARGEST_FLOAT = 3.4e38  # of what float32 holds
+LARGEST_FLOAT = 3.4e38  # of float32, about
 LARGEST_TABLE = 2**16  # entries of an axis of a table
-TALLEST = 100  # levels of a tree: what joins many parts nests them, and later steps walk down by recursion
-MOST_NODES = 2000  # of a tree, in which a name of a part is that part each time
+TALLEST = 100  # levels of a tree: joining many parts nests them, and later steps are recursive
+MOST_NODES = 2000  # of a tree, in which each use of a name from `let` counts as the whole part
 ARGUMENTS = {name: function.count for name, function in CALLS.items()}
 VARIABLES: dict[Kind, tuple[str, ...]] = {
     kind: tuple(name for name, known in NAMES.items() if kind in known.kinds)
@@ -48,7 +48,7 @@ _FOREIGN = {
 
 @dataclass(frozen=True)
 class Runtime:
-    """An option that the call decides."""
+    """An option that the call sets."""
 
     keyword: str
     type: Literal["int", "float"]
@@ -61,9 +61,9 @@ class Scope:
     kind: Kind
     options: Mapping[str, int | float | bool | Runtime] = field(default_factory=dict)
     inputs: Mapping[str, Input] = field(default_factory=dict)
-    wrong: Collection[str] = ()  # inputs whose declaration was refused: reading one is no second mistake
+    wrong: Collection[str] = ()  # inputs whose declaration was refused: reading one is not another mistake
     parts: Mapping[str, Node] = field(default_factory=dict)  # names that `let` gives to parts of the expression
-    closed: Mapping[str, str] = field(default_factory=dict)  # names that cannot be read here, and what is told of it
+    closed: Mapping[str, str] = field(default_factory=dict)  # names that cannot be read here, with the message for each
 
     def names(self) -> Iterable[str]:
         """All names, functions included."""
@@ -94,8 +94,8 @@ class _Walk:
 
     def __init__(self, text: str, scope: Scope, place: Place, problems: Problems) -> None:
         self.text, self.scope, self.place, self.problems = text, scope, place, problems
-        self.named = 0  # nodes that stand for names of parts
-        self.large = False  # whether it was told that there are too many nodes
+        self.named = 0  # nodes inserted for names of parts
+        self.large = False  # whether a problem was added for too many nodes
 
     def tree(self) -> Node | None:
         """The tree of the whole text."""
@@ -123,7 +123,7 @@ class _Walk:
         return node
 
     def _inside(self, *trees: ast.expr) -> None:
-        """Tells what is wrong inside of what is refused."""
+        """Reports the mistakes inside parts of a refused expression."""
         for tree in trees:
             self.visit(tree)
 
@@ -144,7 +144,7 @@ class _Walk:
         value = constant(node)
         if value is None or isinstance(value, bool):
             return node
-        # the int's own bound first: a huge one turns into no float
+        # ints are compared with their own bound: a huge one cannot become a float
         if abs(value) > (LARGEST if node.type == "int" else LARGEST_FLOAT):
             if node.type == "float" or abs(value) >= 10**15:
                 return self.fail(tree, "this number is too large")
@@ -152,7 +152,7 @@ class _Walk:
             return self.fail(tree, f"whole numbers may go up to 2**28{hint}")
         if value != value:
             return self.fail(tree, "this has no value")
-        # so that an option's multiple divides, and bounds, as a literal does
+        # as a literal, so that a multiple of an option divides and bounds as a number does
         return whole_number(int(value), node.column) if node.type == "int" else node
 
     def visit_Constant(self, tree: ast.Constant) -> Node | None:
@@ -236,7 +236,7 @@ class _Walk:
         given = self.scope.inputs[name]
         by_hand, right = given.written, indices.reading(given)
         if len(written) == len(given.axes):
-            # all axes are named: those that need no index have to be named as they are
+            # all axes are indexed: those that need no index must have the implicit one
             for i, axis in enumerate(given.kinds):
                 index = written[i]
                 if i not in by_hand and not (isinstance(index, ast.Name) and index.id == indices.IMPLICIT[axis]):
@@ -326,7 +326,7 @@ class _Walk:
     def _compared(self, sign: str, a: Node | None, b: Node | None, column: int) -> Node | None:
         same = sign in ("==", "!=")
         if a and b and a.type == b.type == "bool" and same:
-            # what stands twice is the smaller one, or trees would double at each level
+            # the smaller side is the one that occurs twice, or trees would double at each level
             chosen, twice = sorted((a, b), key=lambda side: side.extent[1], reverse=True)
             turned = Node("not", (twice,), None, "bool", twice.column)
             choices = (twice, turned) if sign == "==" else (turned, twice)

@@ -1,4 +1,4 @@
-"""Common subexpressions: what occurs more than once gets a name."""
+"""Common subexpressions: those that occur more than once get a name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ATOMS = frozenset({"num", "var", "option", "input", "local"})
 
 
 def opposite(node: Node) -> Node | None:
-    """The integer expression of which this one is the negative as it is written, if it is one."""
+    """The integer expression that this one negates, if it is written as a negation; None otherwise."""
     if node.op == "neg" and node.args[0].op != "num":
         return node.args[0]
     if node.op == "-" and node.args[0].value == 0:
@@ -23,9 +23,9 @@ def opposite(node: Node) -> Node | None:
 
 
 def share(nodes: Sequence[Node], prefix: str) -> tuple[list[tuple[str, Node]], list[Node]]:
-    """Names what occurs more than once: the temporaries in the order of need, and the nodes rewritten over them.
+    """Names what occurs more than once: the temporaries in order of definition, and the nodes rewritten to read them.
 
-    An input is left as it stands, with its index, because whoever prints it looks it up by equality.
+    Inputs and their indices stay as they are, because printers look them up by equality.
     """
     canonical: dict[tuple[object, ...], Node] = {}
     seen: dict[int, Node] = {}
@@ -37,7 +37,7 @@ def share(nodes: Sequence[Node], prefix: str) -> tuple[list[tuple[str, Node]], l
         args = n.args if n.op in ATOMS else tuple(intern(arg) for arg in n.args)
         key = (n.op, n.type, repr(n.value), args if n.op in ATOMS else tuple(map(id, args)))
         if key not in canonical:
-            # Counted once for each distinct parent: what only repeats inside a repeated parent needs no name.
+            # Counted once for each distinct parent: a node that repeats only inside a repeated parent needs no name.
             canonical[key] = Node(n.op, args, n.value, n.type, n.column, n.definition)
             for arg in args:
                 uses[id(arg)] = uses.get(id(arg), 0) + 1
@@ -49,7 +49,7 @@ def share(nodes: Sequence[Node], prefix: str) -> tuple[list[tuple[str, Node]], l
         uses[id(root)] = uses.get(id(root), 0) + 1
 
     for n in canonical.values():
-        # whoever prints a negative integer has to see its sign: not it is named, but what it is the negative of
+        # printers have to see the sign of a negated integer, so the expression that it negates is named instead
         if n.type == "int" and opposite(n) and uses.get(id(n), 0) > 1:
             for arg in n.args:
                 uses[id(arg)] += uses[id(n)] - 1

@@ -12,7 +12,7 @@ from ..source import suggestions
 from ..source.errors import Location, Problems
 
 Place = Callable[[int], Location]
-"""From an offset in an expression's text to its place in the user's file."""
+"""Turns an offset in an expression's text into its place in the user's file."""
 
 LONGEST, DEEPEST = 10_000, 50
 TOO_DEEP = f"this expression is nested deeper than {DEEPEST}"
@@ -37,7 +37,7 @@ _WORDS = {*keyword.kwlist} - {"and", "or", "not", "if", "else", "in", "is", "for
 
 
 class _Unreadable(Exception):
-    """The text is no expression: from which offset on, and why."""
+    """The text is not an expression; has the offset of the mistake and the reason."""
 
     def __init__(self, offset: int, message: str) -> None:
         super().__init__(message)
@@ -58,11 +58,11 @@ def _read(text: str) -> ast.expr:
         raise _Unreadable(0, "expected an expression")
     if len(text) > LONGEST:
         raise _Unreadable(0, f"an expression may have {LONGEST} characters, this one has {len(text)}")
-    # a comment would swallow all lines after it
+    # lines are joined below, so a comment would swallow all lines after it
     if odd := re.search("[#\0\ud800-\udfff]", text):
         comment = ": a comment goes outside the expression" if odd[0] == "#" else ""
         raise _Unreadable(odd.start(), f"{odd[0]!r} is not part of the language{comment}")
-    # so that lines may break anywhere, as inside brackets; offsets stay as they are
+    # so that lines may break anywhere, as inside brackets; offsets stay the same
     flat = text.replace("\r", " ").replace("\n", " ")
     start = len(flat) - len(flat.lstrip())
     try:
@@ -72,7 +72,7 @@ def _read(text: str) -> ast.expr:
     except SyntaxError as error:
         # an offset of 0 means the end
         offset = start + error.offset - 1 if error.offset else len(text)
-        offset -= flat[offset - 1 : offset + 1] in suggestions.SIGNS  # Python stops at the second of two
+        offset -= flat[offset - 1 : offset + 1] in suggestions.SIGNS  # Python reports the second of two
         sign = next((sign for sign in suggestions.SIGNS if flat.startswith(sign, offset)), None)
         if word := next((word for word in re.finditer(r"\b[a-z]+\b", flat) if word[0] in _WORDS), None):
             raise _Unreadable(word.start(), f"{word[0]!r} is a word of Python: an input needs another name") from error

@@ -1,17 +1,17 @@
 """The tree of the expression language.
 
-A tree is made of one kind of node. `op` says what it is:
+All nodes of a tree have the same class. `op` says what a node is:
 
     num             a literal; `value` is an int, a float or a bool
     var             q, k, b, h, kv_h, q_len, k_len, heads or score; `value` is the name
     option          an option set at run time; `value` is the keyword
-    local           what a kernel or a listing named; `value` is the name
+    local           a name that a kernel or a listing defines; `value` is the name
     input           an extra tensor or scalar; `value` is its name, `args` the written index, if any
     + - * / // % ** neg                    arithmetic
     < <= > >= == !=                        comparison of two numbers
-    and or not                             of truth values
+    and or not                             logic of conditions
     where                                  `a if c else b`, args (c, a, b)
-    exp min ...                            a function, as `functions` records it
+    exp min ...                            a function that `functions` lists
 
 `min` and `max` take two arguments (more are nested), `clamp(x, a, b)` is `min(max(x, a), b)`, a chained comparison is
 an `and` of two comparisons, `and` and `or` take two arguments (more are nested), `c == d` of conditions is
@@ -37,7 +37,7 @@ class Node:
     value: Value = None
     type: Type = "float"
     column: int = field(default=0, compare=False)
-    definition: Node | None = field(default=None, compare=False, repr=False)  # what a local stands for
+    definition: Node | None = field(default=None, compare=False, repr=False)  # the expression that a local names
 
     def walk(self) -> Iterator[Node]:
         """This node and all below it."""
@@ -46,14 +46,14 @@ class Node:
             yield from arg.walk()
 
     def inside_out(self) -> Iterator[Node]:
-        """This node and all below it, what it is made of first."""
+        """This node and all below it, arguments first."""
         for arg in self.args:
             yield from arg.inside_out()
         yield self
 
     @property
     def extent(self) -> tuple[int, int]:
-        """How many levels and how many nodes it has."""
+        """The number of levels and the number of nodes."""
         level, levels, nodes = [self], 0, 0
         while level:
             levels, nodes = levels + 1, nodes + len(level)
@@ -61,11 +61,11 @@ class Node:
         return levels, nodes
 
     def moved(self, column: int) -> Node:
-        """The same, as if all of it were written at one place."""
+        """The same expression, as if all of it were written at one place."""
         args = tuple(arg.moved(column) for arg in self.args)
         return Node(self.op, args, self.value, self.type, column)
 
 
 SCORE = Node("var", (), "score", "float")
-"""The score that a term takes."""
+"""The score so far, which a score term reads."""
 COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})

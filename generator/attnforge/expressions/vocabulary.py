@@ -1,4 +1,4 @@
-"""The words of the expression language and what they mean: the parser takes these, the reference tells them."""
+"""The words of the expression language and their meanings: the parser accepts them, the reference documents them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Operator:
-    """Signs of one meaning, each as it is written between operands; c is a condition, x an input."""
+    """Operators of one kind, each as it is written with operands; c is a condition, x an input."""
 
     forms: tuple[str, ...]
     meaning: str
@@ -52,7 +52,7 @@ OPERATORS = (
     Operator(("a if c else b",), "`a` if the condition holds, otherwise `b`"),
     Operator(("x[a]", "x[a, b]"), "the entry of an input"),
 )
-# what is no function is short for what its meaning says
+# calls that are not functions are short for the expression that is their meaning
 CALLS: dict[str, Call] = {
     **FUNCTIONS,
     "clamp": Call("x, low, high", "`min(max(x, low), high)`"),

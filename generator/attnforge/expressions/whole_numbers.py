@@ -1,7 +1,7 @@
-"""Between what whole numbers lie, so that they are computed in integers that hold them.
+"""Ranges of integer expressions, so that they are computed in integer types that hold them.
 
-Positions, lengths and what a call gives keep within 2**28; the rest follows from the operations. A range may be wider
-than the numbers ever get, never narrower.
+Positions, lengths and numbers of a call stay within 2**28; the rest follows from the operations. A range may be wider
+than the values that occur, never narrower.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from .linear_forms import linear, variable
 from .tree import Node
 
 SHORT, LONG = 2**31 - 1, 2**63 - 1  # of int32 and int64
-_BEYOND = 2**128  # what is further from 0 counts as this
-_MANY = 2**24  # heads, batch entries or sequences are fewer
+_BEYOND = 2**128  # ends of ranges are clamped to this distance from 0
+_MANY = 2**24  # there are fewer heads, batch entries or sequences
 _NAMES = dict.fromkeys(("k", "k_first", "k_last", "q_len", "k_len"), (0, LARGEST))
 _NAMES["q_begin"] = (-LARGEST, LARGEST)  # the position of the first query
 _NAMES |= dict.fromkeys(("b", "h", "kv_h", "heads"), (0, _MANY))
-# what lies within 2**28 although its parts alone would let it pass that
+# differences, first minus second, and their least values: their parts alone would let them exceed 2**28
 _NEAR = (("q", "k", -LARGEST), ("k_len", "q", 0), ("k_len", "k", 0))
 
 Range = tuple[int, int]
 
 
 def limits(inputs: Iterable[Input], options: Iterable[RuntimeOption] = ()) -> dict[str, Range]:
-    """The ranges of the whole numbers that calls give, by name."""
+    """The ranges of the integers that calls give, by name."""
     given = {option.keyword: option for option in options} | {one.name: one for one in inputs if one.dtype == "int"}
     return {
         name: (-LARGEST if x.minimum is None else int(x.minimum), LARGEST if x.maximum is None else int(x.maximum))
@@ -44,17 +44,17 @@ class Ranges:
         self._known: dict[Node, Range] = {}
 
     def within(self, node: Node, most: int) -> bool:
-        """True if a whole number is sure to be no further than that from 0."""
+        """True if an integer expression is certain to lie between -most and most."""
         low, high = self.of(node)
         return -most <= low and high <= most
 
     def may_be_0(self, node: Node) -> bool:
-        """True unless a whole number is sure not to be 0."""
+        """True unless an integer expression is certain not to be 0."""
         low, high = self.of(node)
         return low <= 0 <= high
 
     def of(self, node: Node) -> Range:
-        """The least and the greatest that a whole number can be."""
+        """The least and the greatest value of an integer expression."""
         if node not in self._known:
             low, high = self._of(node)
             self._known[node] = max(low, -_BEYOND), min(high, _BEYOND)
@@ -89,7 +89,7 @@ class Ranges:
         return (_quotient if op == "//" else _rest)(*found)
 
     def _linear(self, node: Node) -> Range:
-        """The range of a sum, the distances between positions taken as a whole."""
+        """The range of a sum, in which each distance between positions counts as one term."""
         form = linear(node)
         low = high = form.constant
         for first, second, least in _NEAR:
@@ -114,7 +114,7 @@ class Ranges:
         return found
 
     def _times(self, value: Node, factor: Node) -> Range:
-        """A value times a factor that is at least 1 and may be what the value was divided by."""
+        """The range of a value times a factor that is at least 1 and may be a divisor inside the value."""
         least, most = self.of(factor)
         if value.op == "//" and value.args[1] == factor:
             low, high = self.of(value.args[0])
@@ -168,7 +168,7 @@ def _rest(a: Range, by: Range) -> Range:
 
 
 def shortened(node: Node, limits: Mapping[str, Range]) -> Node:
-    """The index, clamped to a place beyond all entries if an int32 might not hold it."""
+    """The index; if an int32 might not hold it, clamped to positions beyond all entries."""
     if Ranges(limits).within(node, SHORT):
         return node
     most = Node("num", (), LARGEST, "int")
@@ -176,21 +176,21 @@ def shortened(node: Node, limits: Mapping[str, Range]) -> Node:
 
 
 def stretched(nodes: Iterable[Node], limits: Mapping[str, Range]) -> set[str]:
-    """The names that are read in whole numbers that can pass an int32."""
+    """The names that are read by integer expressions that can exceed an int32."""
     ranges = Ranges(limits)
     far = (n for root in nodes for n in root.walk() if n.type == "int" and not ranges.within(n, SHORT))
     return {str(leaf.value) for node in far for leaf in node.walk() if leaf.op in ("var", "input")}
 
 
 def floated(node: Node) -> bool:
-    """True if an operation on whole numbers alone is one on floats, as no integer holds what comes of it."""
+    """True if an operation on integers only is computed in floats, because no integer type holds its result."""
     return node.type == "float" and node.op in ("+", "-", "*", "**") and all(arg.type == "int" for arg in node.args)
 
 
 def settled(node: Node, inputs: Iterable[Input], fail: Callable[[Node, str], object]) -> Node | None:
-    """The expression with floats for whole numbers that can pass 2**63, where a float is made of them anyway.
+    """The expression with floats in place of integers that can exceed 2**63, if they are used as floats anyway.
 
-    Elsewhere such a number is a mistake: there is no expression then.
+    Elsewhere such an integer is a mistake, and the result is None.
     """
     ranges = Ranges(limits(inputs))
     mistakes: list[Node] = []

@@ -1,4 +1,4 @@
-"""The orders in which kernels go through queries and keys: what the tool renders, and steps on the way to it."""
+"""The orders in which kernels loop over queries and keys: the current one, and historical steps towards it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..source.fields import Fields
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What tells the kernels of one from those of the others."""
+    """The properties that distinguish the kernels of an algorithm."""
 
     name: str
-    walks: tuple[Literal["q", "k"], ...]  # the sides along which kernels walk
+    walks: tuple[Literal["q", "k"], ...]  # the sides that kernels loop over
     backward: bool = False  # whether there is a backward pass
 
     @property
     def by_query(self) -> bool:
-        """Whether a program of the forward pass owns one tile of queries and walks along the keys."""
+        """Whether a program of the forward pass owns one tile of queries and loops over the keys."""
         return "k" in self.walks
 
     def seen(self, given: Input) -> Input:
@@ -41,7 +41,7 @@ ALGORITHMS = {
 
 
 def read(fields: Fields, problems: Problems) -> Algorithm:
-    """The algorithm of a spec; tells what asks for a gradient where there is no backward pass."""
+    """The algorithm of a spec; reports inputs that ask for a gradient if it has no backward pass."""
     found = ALGORITHMS[fields.choice("algorithm", ALGORITHMS, FLASH2.name)]
     inputs = fields.get("inputs")
     for given in inputs.entries() if inputs and not found.backward else ():

@@ -1,4 +1,4 @@
-"""The `inputs:` of a spec or a term -> what expressions read."""
+"""The `inputs:` of a spec or a term -> the inputs that expressions read."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _HEADS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 128)
 def read_inputs(
     value: Value | None, kind: str, problems: Problems, options: Mapping[str, str] | None = None
 ) -> dict[str, Input]:
-    """The declarations of inputs; `kind` is mask, score, or spec where terms of both kinds may read them.
+    """The declarations of inputs; `kind` is mask, score, or spec if terms of both kinds may read them.
 
-    `options` are the types of a term's options, by name: whole numbers may give the sizes of axes.
+    `options` are the types of a term's options, by name: integer options may give the sizes of axes.
     """
     found: dict[str, Input] = {}
     if value is None:
@@ -64,7 +64,7 @@ def read_inputs(
 
 
 def unread(document: Value, known: Collection[str], left: Collection[str], problems: Problems) -> None:
-    """Tells the inputs that are left, as nothing read them; not those that stand under a key that is not known."""
+    """Reports the inputs in `left`, which nothing reads, except those that occur under a key that is not known."""
     elsewhere = " ".join(str(entry.value.plain()) for entry in document.entries() if entry.key not in known)
     declared = (one for entry in document.entries() if entry.key == "inputs" for one in entry.value.entries())
     for entry in declared:
@@ -73,7 +73,7 @@ def unread(document: Value, known: Collection[str], left: Collection[str], probl
 
 
 def dividing(inputs: Value | None, found: Mapping[str, Input], terms: Iterable[Node], problems: Problems) -> None:
-    """Tells a number that whole ones are divided by and that is 0 in each call, or in each without it."""
+    """Reports integer divisors that are 0 in every call, by their limits, or in every call without them, by default."""
     divided = {node.value for node in divisors(terms) if node.op == "input"}
     for entry in inputs.entries() if inputs else ():
         given = found.get(entry.key)
@@ -87,7 +87,7 @@ def dividing(inputs: Value | None, found: Mapping[str, Input], terms: Iterable[N
 
 
 def _wrong_somewhere(default: Node, given: Input) -> str:
-    """For which head a default is no value of the input, as far as a few numbers of heads tell; "" for none."""
+    """Why a default is not a valid value for some head, tried for a few numbers of heads; "" if it always is."""
     low = -LARGEST_FLOAT if given.minimum is None else given.minimum
     high = LARGEST_FLOAT if given.maximum is None else given.maximum
     for heads in _HEADS:
@@ -118,7 +118,7 @@ class _Reader:
     ) -> None:
         self.name, self.fields, self.kind, self.problems, self.options = name, fields, kind, problems, options
         self.declared = declared  # the names of all inputs
-        self.divided: list[tuple[str, Value, str]] = []  # its name, its axes that inputs divide, and which ones
+        self.divided: list[tuple[str, Value, str]] = []  # the input's name, an axis, and the input that divides it
         self.wrong = False
 
     def fail(self, key: str, message: str) -> None:
@@ -159,7 +159,7 @@ class _Reader:
             self.fail("grad", why)
 
     def _default(self, given: Input) -> Node | None:
-        """The default of an input that differs between heads alone, in which they may differ, too."""
+        """The default of an input with the single axis `head`, which may differ between heads, too."""
         value = self.fields.found["default"].value
         if isinstance(value.data, bool) or not isinstance(value.data, str | int | float):
             got = value.raw or value.kind
@@ -169,7 +169,7 @@ class _Reader:
         else:
             default = parse(str(value.data), Scope("default"), value.place, self.problems)
             self.wrong = self.wrong or default is None
-            # floor's whole numbers are of type float
+            # the whole numbers that floor gives are of type float
             if default is not None and given.dtype == "int" and default.type != "int" and default.op != "floor":
                 self.fail("default", f"{self.name} is int: its default has to be a whole number")
             elif default is not None and (why := _wrong_somewhere(default, given)):
@@ -178,7 +178,7 @@ class _Reader:
         return None
 
     def _value(self, given: Input) -> int | float | bool | None:
-        """The default of a number of the call, or of all that an input holds."""
+        """The default of a number of the call, or of all entries of an input."""
         value = self.fields.found["default"].value
         if isinstance(value.data, str) and re.search(r"\b(h|heads)\b", value.data):
             why = "only floats and whole numbers with the axes [head] differ between heads where none are given"
@@ -255,7 +255,7 @@ class _Reader:
             return None
         if self.options.get(per) == "int":
             return Axis(kind, 0, per, sign == "%")  # type: ignore[arg-type]
-        # str.isdigit takes digits that int refuses, and int refuses thousands of them
+        # str.isdigit accepts digits that int refuses, and int refuses thousands of them
         if re.fullmatch("[0-9]{1,9}", per) and 1 <= int(per) <= LARGEST_TABLE:
             return Axis(kind, 0, int(per), sign == "%")  # type: ignore[arg-type]
         if kind == "batch" and per in self.declared and per not in self.options:

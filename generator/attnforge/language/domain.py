@@ -1,4 +1,4 @@
-"""The range of scores that suits the terms of a spec, and random queries and keys with such scores."""
+"""The range of scores for which the terms of a spec are defined, and random queries and keys with such scores."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ..source.errors import Problems
 from ..source.fields import Fields
 from ..source.located_yaml import Value
 
-# how far scores reach from the only limit that is given, and the share of their room that keeps roundings inside
+# width of the range if only one limit is given, and the share of it that is used, so that rounded scores stay inside
 _REACH, _SHARE = 4.0, 0.9
 
 
 @dataclass(frozen=True)
 class Domain:
-    """The scores, `scale * (q . k)`, that the first term makes sense of."""
+    """The scores, `scale * (q . k)`, for which the first term is defined."""
 
     minimum: float | None
     maximum: float | None
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The limits of drawn scores."""
+        """The limits of random scores."""
         if self.minimum is None:
             assert self.maximum is not None
             return self.maximum - _REACH, self.maximum
@@ -30,20 +30,20 @@ class Domain:
 
     @property
     def held(self) -> tuple[float, float]:
-        """Values of q's and k's last column, times the root of the scale: their product is the middle of the range."""
+        """The last columns of q and of k, times the root of the scale: their product is the middle of the range."""
         middle = sum(self.limits) / 2
         root = math.sqrt(abs(middle))
         return root, math.copysign(root, middle)
 
     @property
     def length(self) -> float:
-        """The length of all other columns, times the root of the scale: their product stays this side of the limits."""
+        """The norm of the other columns, times the root of the scale: their product stays within the limits."""
         low, high = self.limits
         return math.sqrt(_SHARE * (high - low) / 2)
 
 
 def read(value: Value | None, scored: bool, problems: Problems) -> Domain | None:
-    """The key `domain`; `scored` tells whether there are terms that it can speak of."""
+    """Reads the key `domain`; `scored`: whether the spec has a list of score terms."""
     if value is None:
         return None
     fields = Fields(value, ("min", "max"), problems)

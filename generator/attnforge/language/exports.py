@@ -1,4 +1,4 @@
-"""The key `exports`: further files of a package, and why some specs cannot have them."""
+"""The key `exports`: additional files of a package, and why some specs cannot have them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .algorithm import Algorithm
 from .layers import LayerTerms
 from .rope import Rope
 
-# keywords of `attend_with_cache` and `append` beside those of `attention`
+# keywords of `attend_with_cache` and `append` besides those of `attention`
 _OF_DECODING = frozenset(
     (
         "k_cache",
@@ -33,7 +33,7 @@ _OF_DECODING = frozenset(
         "v_scale",
     )
 )
-# what transformers' layers hand to an attention function themselves
+# keywords that transformers' layers pass to an attention function themselves
 _OF_LAYERS = frozenset(
     (
         "module",
@@ -58,7 +58,7 @@ _OF_LAYERS = frozenset(
         "angles",
     )
 )
-# keywords that models, or layers before attention, take and do not hand on
+# keywords that models, or layers before attention, take and do not pass on
 _OF_MODELS = frozenset(
     (
         "hidden_states",
@@ -71,9 +71,9 @@ _OF_MODELS = frozenset(
         "use_cache",
     )
 )
-# what a module's forward calls by these names
+# names that the forward method of a module uses itself
 _OF_FORWARD = frozenset(("attention", "cache", "context", "self", "tables", "torch", "x"))
-# what a module has of its own, beside what all modules of torch have
+# attributes of a generated module, then those that all modules of torch have
 _OF_MODULES = frozenset(
     """
     angles extra_repr g_proj head_dim k_norm k_proj new_cache num_heads num_kv_heads o_proj q_norm q_proj rope_theta
@@ -88,21 +88,21 @@ _OF_MODULES = frozenset(
     share_memory state_dict to to_empty train training type xpu zero_grad
     """.split()  # noqa: SIM905
 )
-# keywords of its constructor that it does not keep
+# keywords of a module's constructor that it does not keep
 _OF_CONSTRUCTORS = frozenset(
     ("bias", "device", "dtype", "hidden_size", "made", "max_positions", "norm_eps", "output_gate", "qk_norm")
 )
-# keywords of `attention` beside its own
+# keywords that `statistics` adds to `attention`
 _OF_STATISTICS = frozenset(("return_max_logit", "return_key_sums"))
-# keywords of attention over several ranks beside its own, and what it calls by these names
+# keywords that attention over several ranks adds, and names that it uses itself
 _OF_RANKS = frozenset(("api", "arguments", "context_parallel", "group", "parts", "ranks", "terms", "zigzag"))
-# in the name of an attention function they switch on other code of transformers
+# words that switch on other code of transformers if they occur in the name of an attention function
 LOADED_WORDS = ("flash", "sdpa", "flex", "eager")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What decides on which exports a spec can have."""
+    """The properties of a spec that decide which exports it can have."""
 
     name: str
     nodes: Collection[Node]
@@ -117,7 +117,7 @@ class Candidate:
 
 
 def read(value: Value | None, spec: Candidate, problems: Problems) -> tuple[str, ...]:
-    """The exports that a spec asks for; tells those that it cannot have, and why."""
+    """The exports that a spec asks for; reports those that it cannot have, and why."""
     if value is None:
         return ()
     found = words(value, "export", EXPORTS, problems, empty=True)
@@ -134,7 +134,7 @@ def _no_gradients(spec: Candidate) -> Iterator[str]:
 
 
 def _no_decoding(spec: Candidate) -> Iterator[str]:
-    """Why there is no decoding of a spec."""
+    """Why a spec cannot be decoded."""
     for name in sorted(_OF_DECODING.intersection(spec.keywords)):
         yield f"{name!r} is a keyword that decoding has anyway; call the input otherwise"
     if not spec.algorithm.backward:
@@ -176,12 +176,12 @@ def _no_module(spec: Candidate) -> Iterator[str]:
 
 
 def learned(given: Input) -> bool:
-    """Whether a module learns an input as it is: no token and no batch entry has values of its own."""
+    """Whether an input is a parameter of a module: no token and no batch entry has values of its own."""
     return _made(given) and given.shared
 
 
 def projected(given: Input) -> bool:
-    """Whether a module makes an input of x: each token of each batch entry has values of its own."""
+    """Whether a module computes an input from x: each token of each batch entry has values of its own."""
     return _made(given) and len(given.rows) == 1 and "batch" in given.kinds and given.shared_batch is None
 
 
@@ -190,14 +190,14 @@ def _made(given: Input) -> bool:
 
 
 def _no_statistics(spec: Candidate) -> Iterator[str]:
-    """Why attention cannot measure what a spec's weights are."""
+    """Why attention cannot return statistics of a spec's weights."""
     for name in sorted(_OF_STATISTICS.intersection(spec.keywords)):
         yield f"{name!r} is a keyword that attention has then; call the input otherwise"
     yield from _no_gradients(spec)
 
 
 def _no_ranks(spec: Candidate) -> Iterator[str]:
-    """Why ranks cannot share out a spec's tokens."""
+    """Why a spec's tokens cannot be distributed over ranks."""
     for name in sorted(_OF_RANKS.intersection(spec.keywords)):
         yield f"{name!r} is a name that attention has then; call the input otherwise"
     yield from _no_gradients(spec)

@@ -1,4 +1,4 @@
-"""What a spec says in the words of a model's layers: which keys they see, their window, the cap of their scores."""
+"""A spec as the layers of a model would describe it: visible keys, size of the window, cap of the scores."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from . import patterns
 
 @dataclass(frozen=True)
 class LayerTerms:
-    """The terms of a spec that layers speak of, too."""
+    """The terms of a spec that layers describe, too."""
 
-    seen: Literal["causal", "prefix", "all"]  # the keys that no other term hides
-    window: int | str | None = None  # how many keys of the past are visible, or the keyword that takes that
+    seen: Literal["causal", "prefix", "all"]  # the keys that are visible unless another term hides them
+    window: int | str | None = None  # how many past keys are visible, or the keyword for that
     cap: float | None = None
     bias: bool = False
-    reads_q: bool = False  # whether some term that is not the prefix's asks for a query's position
-    moves: bool = True  # whether all terms stay as they are where the count of positions begins elsewhere
+    reads_q: bool = False  # whether a term other than the prefix mask reads a query's position
+    moves: bool = True  # whether no term changes if positions are counted from elsewhere
 
 
 ALL_KEYS = LayerTerms("all")
@@ -41,6 +41,6 @@ def of(masks: Sequence[Node], scores: Sequence[Node], inputs: Sequence[Input]) -
         next(caps, None),
         bool(biases),
         any(leaf == patterns.Q for node in others for leaf in node.walk()),
-        # a bias is the layer's own, which has one for the keys that there are
+        # a bias comes from the layer, which has one for just its keys
         all(shifts.period(node, by_token) == 1 for node in (*masks, *scores) if node not in biases),
     )

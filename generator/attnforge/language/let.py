@@ -1,4 +1,4 @@
-"""The `let:` beside an expression: names for parts of it, which the parser writes out."""
+"""The `let:` beside an expression: names for parts of it, which the parser expands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLE = '{expr: "score - far", let: {far: "abs(q - k)"}}'
 
 
 def word(term: Value, problems: Problems) -> tuple[str | None, Value | None]:
-    """The word of an inline term and its expression."""
+    """The word of an inline term, `expr`, and its expression."""
     lone = next((entry for entry in term.entries() if entry.key == "let"), None)
     if lone and all(entry.key != "expr" for entry in term.entries()):
         problems.add(lone.at, f"let names parts of an expression: write {EXAMPLE}")
@@ -27,7 +27,7 @@ def word(term: Value, problems: Problems) -> tuple[str | None, Value | None]:
 
 
 def scope(value: Value | None, expression: Value, around: Scope, problems: Problems) -> Scope:
-    """What an expression may read beside a `let`: what it may read without, and the names of its parts."""
+    """The scope of an expression with a `let`: the names of its parts are added to those of `around`."""
     found: dict[str, Node] = {}
     wrong = set(around.wrong)
     entries = list(value.entries()) if value else []
@@ -50,7 +50,7 @@ def scope(value: Value | None, expression: Value, around: Scope, problems: Probl
 
 
 def label(value: Value | None, expression: Value) -> str:
-    """An expression on one line as its author wrote it, and behind it what its names stand for."""
+    """An expression on one line as its author wrote it, followed by the definitions of its names."""
     named = "; ".join(f"{entry.key} = {_text(entry.value)}" for entry in value.entries()) if value else ""
     return f"{_text(expression)} where {named}" if named else _text(expression)
 
@@ -60,7 +60,7 @@ def _text(value: Value) -> str:
 
 
 def _part(entry: Entry, around: Scope, problems: Problems) -> Node | None:
-    """What a name stands for; None if a problem was added."""
+    """The expression that a name stands for; None if a problem was added."""
     name, value = entry.key, entry.value
     taken = "an input" if name in around.inputs else "an option" if name in around.options else ""
     if why := names.wrong_keyword(name) or (taken and f"{name!r} is {taken}: a part needs another name"):

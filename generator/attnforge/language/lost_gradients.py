@@ -12,7 +12,7 @@ from ..source.located_yaml import Value
 
 
 def check(scores: Sequence[tuple[Node, Value]], learned: Sequence[str], problems: Problems) -> None:
-    """Tells the scores that let no gradient through to q and k, and the learned inputs that none reaches."""
+    """Reports scores that pass no gradient on to q and k, and learned inputs that no gradient reaches."""
     for node, text in scores:
         if stop := _stop(node, _reads(node, "score")):
             why = f"{_named(stop)} is flat: through this score no gradient reaches q and k"
@@ -33,7 +33,7 @@ def check_masks(
     learned: Sequence[str],
     problems: Problems,
 ) -> None:
-    """Tells the learned inputs that masks alone read."""
+    """Reports learned inputs that only masks read."""
     for name in learned:
         if any(_reads(node, name) for node, _ in scores):
             continue
@@ -59,7 +59,7 @@ def _reads(node: Node, name: str) -> set[Node]:
 
 
 def _stop(node: Node, leaves: Collection[Node]) -> Node | None:
-    """The first flat part of a score that reads one of these leaves, if the score has lost all their slopes."""
+    """The first flat part of a score that reads one of these leaves, if the score's slopes by all of them are 0."""
     if not leaves or any(calculus.simplify(calculus.derivative(node, leaf)).value != 0 for leaf in leaves):
         return None
     flat = (n for n in node.walk() if n.op in calculus.FLAT and any(x in leaves for a in n.args for x in a.walk()))

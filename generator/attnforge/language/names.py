@@ -8,7 +8,7 @@ import re
 from ..expressions.parser import WORDS
 
 IDENTIFIER = re.compile("[A-Za-z][A-Za-z0-9_]*")
-# keywords that generated functions have, and what a spec says for it; "" for anything
+# keywords of generated functions, by the line of a spec that adds them; "": every spec
 _CALL = {
     "": "q k v scale return_lse",
     "layout: dense": "k_lens k_starts q_start",
@@ -26,7 +26,7 @@ _MODULES = frozenset(
 
 
 def wrong_keyword(name: str) -> str | None:
-    """Why a name cannot become a keyword of `attention`, if it cannot."""
+    """Why a name cannot become a keyword of `attention`; None if it can."""
     if not IDENTIFIER.fullmatch(name):
         return f"expected letters of ASCII, digits and underscores, a letter first, got {name!r}"
     if len(name) > 40:
@@ -42,7 +42,7 @@ def wrong_keyword(name: str) -> str | None:
 
 
 def wrong_package(name: str) -> str | None:
-    """Why a name cannot become a package's, if it cannot."""
+    """Why a name cannot become the name of a package; None if it can."""
     if not IDENTIFIER.fullmatch(name):
         return f"expected letters of ASCII, digits and underscores, a letter first, got {name!r}"
     if len(name) > 60:
@@ -53,7 +53,7 @@ def wrong_package(name: str) -> str | None:
 
 
 def wrong_name(name: str, stem: str) -> str | None:
-    """Why a spec cannot have a name in the file of a stem, if it cannot."""
+    """Why a spec cannot have a name in a file of this stem; None if it can."""
     if why := wrong_package(name):
         return why
     if wrong_package(stem):

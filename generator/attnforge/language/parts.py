@@ -1,4 +1,4 @@
-"""What attention of a part of the queries hangs on, where ranks share out the tokens of sequences."""
+"""The conditions under which ranks that share the tokens of sequences can each attend to a part of the queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POSITIONS = ("q", "k")
 
 
 class Terms(Protocol):
-    """What a spec says of positions."""
+    """The properties of a spec that concern positions."""
 
     @property
     def nodes(self) -> Collection[Node]: ...
@@ -34,7 +34,7 @@ class Terms(Protocol):
 
 
 def refusals(spec: Terms) -> Iterator[str]:
-    """Why no part of the queries can be attended by itself."""
+    """Why attention of a part of the queries cannot be computed on its own."""
     if _reads(spec, "q_len"):
         yield "terms that read q_len would count the queries of one part"
     for name in dict.fromkeys(given.name for given, kind, _ in _indices(spec) if kind == "query"):
@@ -45,13 +45,13 @@ def refusals(spec: Terms) -> Iterator[str]:
 
 
 def asks_places(spec: Terms) -> bool:
-    """Whether it matters at which positions a part's queries stand."""
+    """Whether the result depends on the positions of a part's queries."""
     at_both = any("token" in given.kinds for given in spec.inputs)
     return bool(spec.rope or spec.dropout or at_both or _reads(spec, "q"))
 
 
 def needs_later_keys(spec: Terms) -> Iterator[str]:
-    """Why keys behind a part's last query cannot be left out."""
+    """Why keys after a part's last query cannot be left out."""
     if spec.layers.seen != "causal":
         yield "no mask such as causal hides all later keys"
     if spec.dropout:
@@ -66,10 +66,10 @@ def needs_later_keys(spec: Terms) -> Iterator[str]:
 
 
 def early_keys(spec: Terms) -> int | None:
-    """The number whose multiples of early keys can be left out with no other effect, if a mask hides them.
+    """A number whose multiples of early keys can be left out without changing terms, if a mask hides these keys.
 
-    Positions then count from a later key, and inputs along tokens lose the same rows. None if terms would change, or
-    angles: the tables have a row for each position of a packed sequence, which may begin anywhere.
+    Positions then start at a later key, and inputs along tokens lose the same rows. None if terms would change, or
+    angles: the tables of packed sequences have a row for each position, and sequences start anywhere.
     """
     rows = {given.name: [given.kinds[place] in ROW_AXES for place in given.written] for given in spec.inputs}
     found = [shifts.period(_without_rows(root, rows)) for root in spec.nodes]
@@ -79,7 +79,7 @@ def early_keys(spec: Terms) -> int | None:
 
 
 def _without_rows(node: Node, rows: Mapping[str, Sequence[bool]]) -> Node:
-    """An expression whose inputs are read at no rows of tokens."""
+    """An expression without the indices of its inputs along tokens."""
     args = [_without_rows(arg, rows) for arg in node.args]
     if node.op == "input":
         args = [arg for arg, row in zip(args, rows[str(node.value)], strict=False) if not row]
@@ -91,7 +91,7 @@ def _reads(spec: Terms, name: str) -> bool:
 
 
 def _indices(spec: Terms) -> Iterator[tuple[Input, str, Node]]:
-    """The inputs that terms read by an index along tokens: with the axis, and the index."""
+    """Each explicit index along tokens in the terms, with its input and the kind of its axis."""
     inputs = {given.name: given for given in spec.inputs}
     for node in (node for root in spec.nodes for node in root.walk() if node.op == "input"):
         given = inputs[str(node.value)]

@@ -1,4 +1,4 @@
-"""Terms that libraries and models have names for, and what masks plainly hide, known by formula alone."""
+"""Terms that libraries and models have names for, and keys that masks plainly hide, recognised by formula alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..expressions.tree import Node
 Q, K, SCORE = variable("q"), variable("k"), Node("var", (), "score")
 DISTANCE = Node("-", (Q, K), None, "int")
 _PAIRS = (Axis("batch"), Axis("head"), Axis("query"), Axis("key"))
-Number = int | float | str  # or the keyword that a call gives it by
+Number = int | float | str  # a str is the keyword by which a call gives it
 
 
 def joined(mask: Node) -> Iterator[Node]:
@@ -23,12 +23,12 @@ def joined(mask: Node) -> Iterator[Node]:
 
 
 def causal(mask: Node) -> bool:
-    """True of `k <= q`."""
+    """True for `k <= q`."""
     return mask in (Node("<=", (K, Q), None, "bool"), Node(">=", (Q, K), None, "bool"))
 
 
 def hides_late_keys(keep: Node) -> bool:
-    """True if a condition plainly hides all keys behind a query."""
+    """True if a condition plainly hides all keys after a query."""
     if keep.op in ("and", "or"):
         return (any if keep.op == "and" else all)(map(hides_late_keys, keep.args))
     if keep.op not in ("<", "<=", ">", ">=") or any(arg.type != "int" for arg in keep.args):
@@ -39,25 +39,25 @@ def hides_late_keys(keep: Node) -> bool:
 
 
 def window(mask: Node) -> Number | None:
-    """How many keys of the past `q - k < size` shows, the query's own included."""
+    """The number of past keys that `q - k < size` shows, the query's own included; None for other masks."""
     return _number(mask.args[1]) if mask.op == "<" and mask.args[0] == DISTANCE else None
 
 
 def prefix(mask: Node, inputs: Collection[Input]) -> bool:
-    """True of `k <= q or k < prefix_len`, a number of each entry of the batch."""
+    """True for `k <= q or k < prefix_len`, with one number per batch entry."""
     given = any(one.name == "prefix_len" and one.axes == (Axis("batch"),) for one in inputs)
     short = Node("<", (K, Node("input", (), "prefix_len", "int")), None, "bool")
     return given and mask.op == "or" and causal(mask.args[0]) and mask.args[1] == short
 
 
 def softcap(score: Node) -> Number | None:
-    """The largest score that `cap * tanh(score / cap)` leaves."""
+    """The cap of `cap * tanh(score / cap)`; None for other terms."""
     cap = score.args[0] if score.args else score
     return _number(cap) if score == Node("*", (cap, Node("tanh", (Node("/", (SCORE, cap)),)))) else None
 
 
 def bias(score: Node, inputs: Collection[Input]) -> bool:
-    """True of `score + bias`, a number of each pair."""
+    """True for `score + bias`, with one number per pair of query and key."""
     given = any(one.name == "bias" and one.axes == _PAIRS for one in inputs)
     return given and score == Node("+", (SCORE, Node("input", (), "bias")))
 

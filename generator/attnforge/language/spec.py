@@ -1,4 +1,4 @@
-"""YAML text -> frozen, typed objects."""
+"""The YAML text of a spec -> frozen, typed objects."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Spec:
 
     name: str
     description: str
-    citation: str  # the paper or model that it stems from
+    citation: str  # the paper or model that it comes from
     path: Path  # the file that it was read from
     source: str  # the file's name as the generated code mentions it, e.g. "specs/causal.yaml"
     packed: bool = False
@@ -75,10 +75,10 @@ class Spec:
     algorithm: Algorithm = FLASH2
     inputs: tuple[Input, ...] = ()  # in the order of the keywords
     options: tuple[RuntimeOption, ...] = ()
-    layers: LayerTerms = ALL_KEYS  # what it says in the words of a model's layers
-    exports: tuple[str, ...] = ()  # further files of the package
-    latent: bool = False  # whether q and k may have 64 columns more than a tile
-    targets: tuple[str, ...] = targets.TARGETS  # what kernels there are for
+    layers: LayerTerms = ALL_KEYS  # its terms as the layers of a model would describe them
+    exports: tuple[str, ...] = ()  # additional files of the package
+    latent: bool = False  # whether q and k may have 64 columns more than the widest tile
+    targets: tuple[str, ...] = targets.TARGETS  # the GPUs that it has kernels for
     text: str = ""  # the canonical text of the spec and its terms, for the content hash
 
     @property
@@ -88,7 +88,7 @@ class Spec:
 
     @property
     def given(self) -> Spec:
-        """The same of calls that want the gradients of q, k and v alone: inputs are given, and learn nothing."""
+        """The spec for calls that need only the gradients of q, k and v: no input gets a gradient."""
         return dataclasses.replace(self, inputs=tuple(dataclasses.replace(x, grad=False) for x in self.inputs))
 
 
@@ -99,7 +99,7 @@ def load(path: Path, *, terms: Sequence[Path]) -> Spec:
 
 
 def loads(text: str, folder: Path, *, shown: str) -> Spec:
-    """The spec of a text, as if it stood in a folder in the file of its name; messages call the text `shown`."""
+    """The spec of a text, as if it were a file of its name in `folder`; messages call the text `shown`."""
     problems = Problems()
     document = parse_yaml(text.encode(), shown, problems)
     names = [e.value.data for e in document.entries() if e.key == "name"] if document else []
@@ -137,7 +137,7 @@ class _Loader:
         self.own: dict[str, Input] = {}
         self.wrong: set[str] = set()
         self.read: set[str] = set()
-        # terms and where they are written; of masks those of this file, as no other reads a learned input
+        # terms and their places; masks only of this file, as no other mask reads a learned input
         self.written: dict[str, list[tuple[Node, Value]]] = {"mask": [], "score": []}
 
     def spec(self, document: Value) -> Spec | None:
@@ -159,7 +159,7 @@ class _Loader:
         nodes = (*(m.keep for m in masks), *(s.score for s in scores))
         dividing(inputs, self.own, nodes, self.problems)
         learned = [n for n, k in self.keywords.items() if isinstance(k.meaning, Input) and k.meaning.grad]
-        # what was not understood may read more
+        # only if all was understood: the rest may read more inputs
         if clear and not self.wrong and len(list(self.problems)) == before:
             unread(document, KEYS, self.own.keys() - self.read, self.problems)
             lost_gradients.check_masks(self.written["mask"], self.written["score"], learned, self.problems)
@@ -226,7 +226,7 @@ class _Loader:
         return self._few(value, key)
 
     def _low(self, keep: Node, value: Value) -> bool:
-        """True if joined masks are no taller than an expression may be."""
+        """True if joined masks are nested no deeper than an expression may be."""
         if keep.extent[0] > TALLEST:
             self.problems.add(value.at, f"this term joins more than {TALLEST} parts")
             return False
@@ -240,7 +240,7 @@ class _Loader:
         return []
 
     def _cut(self, at: Location) -> None:
-        """Tells the inputs that packed sequences cannot cut."""
+        """Reports the inputs that cannot be cut into packed sequences."""
         for given in (k.meaning for k in self.keywords.values() if isinstance(k.meaning, Input)):
             shared = [str(axis) for axis in given.axes if axis.divided]
             if len(given.rows) > 1 or shared:
@@ -248,7 +248,7 @@ class _Loader:
                 self.problems.add(at, f"{given.name} is an input {what}: it needs the dense layout")
 
     def _latent(self, fields: Fields, order: Algorithm) -> bool:
-        """Whether q and k may be that wide; tells where kernels of an earlier order do not know of it."""
+        """Whether q and k may be that wide; reports an earlier algorithm, whose kernels do not support it."""
         found = fields.truth("latent")
         if found and order != FLASH2:
             at = fields.found["latent"].value.at
@@ -295,7 +295,7 @@ class _Loader:
         return found and ScoreTerm(*found)
 
     def _word(self, value: Value) -> tuple[str | None, Value | None]:
-        """The word that a term begins with, and what follows it."""
+        """The word that a term begins with, and the value that follows it."""
         if isinstance(value.data, str):
             return value.data, None
         entries = list(value.entries())
@@ -353,7 +353,7 @@ class _Loader:
         return let.label(named, inner), node
 
     def _take(self, keyword: str, meaning: Input | RuntimeOption, term: str, at: Location) -> None:
-        """Notes a keyword of `attention`, if it means nothing else yet."""
+        """Registers a keyword of `attention`; reports one that has another meaning already."""
         known = self.keywords.setdefault(keyword, _Keyword(meaning, term))
         if (known.meaning, known.term) != (meaning, term):
             whose = f"the term {known.term}" if known.term else "an input of this file"

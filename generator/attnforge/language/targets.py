@@ -10,9 +10,9 @@ TARGETS = ("portable", "hopper")
 
 
 def read(value: Value | None, problems: Problems) -> tuple[str, ...]:
-    """The targets that a spec asks for, or all; tells those that there are not."""
+    """The targets that a spec asks for, by default all; reports unknown ones."""
     if value is None:
         return TARGETS
     found = {word for word, _ in words(value, "target", TARGETS, problems)}
-    # what kernels for Hopper GPUs do not run, portable ones do
+    # calls that the kernels for Hopper GPUs do not support run on the portable ones
     return TARGETS if "hopper" in found else tuple(found)

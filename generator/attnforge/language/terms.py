@@ -39,8 +39,8 @@ class Option:
     minimum: float | None = None
     maximum: float | None = None
     default: int | float | bool | None = None
-    runtime: str | None = None  # the keyword that it becomes where a spec says `runtime`
-    least: str = ""  # the least value as an expression over the term's other options
+    runtime: str | None = None  # the keyword that it becomes if a spec says `runtime`
+    least: str = ""  # the least value, if it is an expression of the term's other options
 
 
 @dataclass(frozen=True)
@@ -55,24 +55,24 @@ class Term:
     expression: Value
     let: Value | None
     path: Path
-    plain: object = field(compare=False)  # the file's content without places
-    sound: bool  # whether no problem was added of its file
-    refused: frozenset[str]  # options and inputs whose declaration is wrong: reading one is no second mistake
-    options_known: bool  # whether all of its options are: a spec is told nothing of them otherwise
+    plain: object = field(compare=False)  # the file's content without locations
+    sound: bool  # whether no problem was added for its file
+    refused: frozenset[str]  # options and inputs whose declaration is wrong: reading one is not another mistake
+    options_known: bool  # whether all its options were understood; else those of specs are not checked
 
     def parse(self, options: Mapping[str, int | float | bool | Runtime], problems: Problems) -> Node | None:
-        """The term's expression with its options filled in; None if a problem was added, now or of its file."""
+        """The term's expression with its options filled in; None if a problem was added, now or for its file."""
         node = self.read(options, problems)
         return chosen(node) if node and self.sound else None
 
     def read(self, options: Mapping[str, int | float | bool | Runtime], problems: Problems) -> Node | None:
-        """The term's expression with all choices that its options settle."""
+        """The term's expression, still with all choices that its options decide."""
         around = Scope(self.kind, options, self.filled(options), self.refused)
         scope = let.scope(self.let, self.expression, around, problems)
         return parse(str(self.expression.data), scope, self.expression.place, problems)
 
     def too_small(self, options: Mapping[str, int | float | bool | Runtime]) -> Iterator[tuple[str, str]]:
-        """The options below what the others allow, each with what is told of it."""
+        """The options that are below the minimum that the others give, each with its message."""
         for option in self.options.values():
             value = options.get(option.name)
             if option.least and isinstance(value, int | float):
@@ -112,7 +112,7 @@ class Library:
     def find(self, name: str, at: Location, kind: str) -> Term | None:
         """The term of a name and kind; None if a problem was added."""
         if name not in self._read:
-            # what no file can be called is looked for nowhere
+            # a name that no file can have is not looked for
             named = name.isidentifier() and len(name) <= _LONGEST
             paths = [folder / f"{name}.yaml" for folder in self.folders] if named else []
             found = next((path for path in paths if path.is_file() or path.is_symlink()), None)
@@ -131,7 +131,7 @@ class Library:
 
 
 def shown(path: Path) -> str:
-    """A path as messages name it: relative to the working folder where it lies below it."""
+    """A path as messages name it: relative to the working folder if it is below it."""
     try:
         return path.relative_to(Path.cwd()).as_posix()
     except ValueError:
@@ -139,7 +139,7 @@ def shown(path: Path) -> str:
 
 
 def load(path: Path, problems: Problems) -> Term | None:
-    """A term file, with its mistakes told; None if more cannot be told of its expression."""
+    """Reads a term file and reports its mistakes; None if its expression cannot be checked any further."""
     before = len(list(problems))
     document = read(path, shown(path), problems)
     if document is None:
@@ -151,7 +151,7 @@ def load(path: Path, problems: Problems) -> Term | None:
     for key in ("name", "kind", "description"):
         if key not in fields:
             problems.add(document.at, f"{key} is missing")
-    # of an unknown kind, the one whose expression it has
+    # if the kind is unknown, the one whose expression the file has
     likely = "score" if "score" in fields and "keep" not in fields else "mask"
     kind: Literal["mask", "score"] = "mask" if fields.choice("kind", ("mask", "score"), likely) == "mask" else "score"
     wanted, other = ("keep", "score") if kind == "mask" else ("score", "keep")
@@ -176,7 +176,7 @@ def load(path: Path, problems: Problems) -> Term | None:
 def _declared(
     fields: Fields, kind: Literal["mask", "score"], problems: Problems
 ) -> tuple[dict[str, Option], dict[str, Input], frozenset[str], bool]:
-    """Of a term its options, its inputs, the names of those that were refused, and whether no option was."""
+    """A term's options, its inputs, the names of the refused ones, and whether all options were understood."""
     before = len(list(problems))
     options = _options(fields.get("options"), problems)
     known = len(list(problems)) == before
@@ -200,7 +200,7 @@ def _given_by(inputs: Iterable[Input], options: Collection[str]) -> set[str]:
 
 
 def _sizing(options: Mapping[str, Option], inputs: Mapping[str, Input], fields: Fields, problems: Problems) -> None:
-    """Tells the options that give sizes of axes without being fit to."""
+    """Reports options that give sizes of axes and are not fit to."""
     for name in sorted(_given_by(inputs.values(), options)):
         option = options[name]
         at = next(entry.at for entry in fields.found["options"].value.entries() if entry.key == name)
@@ -212,7 +212,7 @@ def _sizing(options: Mapping[str, Option], inputs: Mapping[str, Input], fields: 
 
 
 def _unread(term: Term, fields: Fields, problems: Problems) -> None:
-    """Tells the options and inputs that the term's expression does not read."""
+    """Reports the options and inputs that the term's expression does not read."""
     sizing = _given_by(term.inputs.values(), term.options)
     stand_ins: dict[str, int | float | bool | Runtime] = {
         name: False if option.type == "bool" else Runtime(name, option.type) for name, option in term.options.items()
@@ -221,7 +221,7 @@ def _unread(term: Term, fields: Fields, problems: Problems) -> None:
     found = Problems()
     node = term.read(stand_ins, found)
     if node is None:
-        # told once a spec gives the options their values, which may change what is wrong
+        # reported once a spec gives the options their values, which may change the mistakes
         return
     words = {*re.findall(r"\w+", let.label(term.let, term.expression)), *sizing}
     read = {str(n.value) for n in node.walk() if n.op == "input"}
@@ -269,7 +269,7 @@ def _options(value: Value | None, problems: Problems) -> dict[str, Option]:
 
 
 def _limits(value: Value, options: Mapping[str, Option], problems: Problems) -> None:
-    """Tells what is wrong in least values that are expressions: they read what a spec fixes."""
+    """Reports mistakes in least values that are expressions: these read options that a spec fixes."""
     fixed: dict[str, int | float | bool | Runtime] = {
         o.name: False if o.type == "bool" else Runtime(o.name, o.type) for o in options.values() if o.runtime is None
     }

@@ -1,1 +1,1 @@
-"""Expressions as text: for kernels and tensors, in the language of the specs, as MathML and JavaScript."""
+"""Expressions as text: in Triton, in torch, in the language of the specs, as MathML and as JavaScript."""

@@ -15,7 +15,7 @@ _SIGNS = {"==": "===", "!=": "!=="}
 
 
 def javascript(node: Node, leaf: Leaf) -> str:
-    """JavaScript text of an expression; `leaf` gives the text of a name, which may stand anywhere."""
+    """JavaScript text of an expression; `leaf` gives the text of a name, which needs no brackets anywhere."""
     return _print(node, leaf).text
 
 
@@ -29,7 +29,7 @@ def _print(node: Node, leaf: Leaf) -> Text:
     if op in ("+", "-", "*", "/"):
         level = printers.BINARY[op]
         if op == "/" and node.args[1].type == "int" and node.args[1].op in ("neg", "*"):
-            # a whole zero has no sign
+            # an integer zero has no sign: `+ 0` turns -0 into 0
             parts[1] = Text(f"({parts[1].within(printers.SUM)} + 0)", printers.ATOM)
         return Text(f"{parts[0].within(level)} {op} {parts[1].within(level + 1)}", level)
     if op in COMPARISONS:
@@ -39,7 +39,7 @@ def _print(node: Node, leaf: Leaf) -> Text:
         sign, level = ("&&", printers.AND) if op == "and" else ("||", printers.OR)
         return Text(f"{parts[0].within(level)} {sign} {parts[1].within(level)}", level)
     if op in ("neg", "not"):
-        # two signs side by side would be another operator
+        # two minus signs in a row would be another operator
         return Text(("-" if op == "neg" else "!") + parts[0].within(printers.ATOM), printers.UNARY)
     if op == "where":
         c, a, b = parts

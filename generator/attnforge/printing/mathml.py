@@ -1,4 +1,4 @@
-"""Expression -> MathML: fractions, roots, powers, cases, brackets of floor, subscripts for what is read at a place."""
+"""Expression -> MathML: fractions, roots, powers, cases, floor brackets, subscripts for the indices of inputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import printers
 from .printers import Text
 
 Subscripts = Callable[[Node], str]
-"""From an input as an expression reads it to the markup of its subscripts, "" where it has none."""
+"""Gives the markup of the subscripts of an input as an expression reads it, "" if it has none."""
 
 _SIGNS = {"<": "&lt;", "<=": "≤", ">": "&gt;", ">=": "≥", "==": "=", "!=": "≠", "+": "+", "-": "−", "*": "·"}
 _NAMES = {
@@ -27,11 +27,11 @@ _NAMES = {
     },
 }
 _TALL = ("<mfrac", "<msqrt", "<msup", "<mtable")
-_LONG = 8  # characters of a number that may be a fraction in truth
+_LONG = 8  # a number of more characters is shown as a fraction if it is a simple one
 
 
 def mathml(node: Node, subscripts: Subscripts) -> str:
-    """The markup of an expression, to stand inside <math>."""
+    """The markup of an expression, for use inside <math>."""
     return _Printer(subscripts).print(node).text
 
 
@@ -41,23 +41,23 @@ def name(text: str) -> str:
 
 
 def temporary(text: str) -> str:
-    """The markup of a name that the generator gave, t0 and the like: its number becomes a subscript."""
+    """The markup of a generated name such as t0: its number becomes a subscript."""
     stem = text.rstrip("0123456789")
     return f"<msub><mi>{html.escape(stem)}</mi><mn>{text[len(stem) :]}</mn></msub>"
 
 
 def derivative(of: str, by: str) -> str:
-    """The markup of a partial derivative of one quantity by another, both as markup."""
+    """The markup of a partial derivative of one quantity with respect to another, both given as markup."""
     return f"<mfrac>{row('<mo>∂</mo>', of)}{row('<mo>∂</mo>', by)}</mfrac>"
 
 
 def row(*parts: str) -> str:
-    """Markup side by side, as one."""
+    """Markup side by side, as one element."""
     return f"<mrow>{''.join(parts)}</mrow>"
 
 
 def fenced(opening: str, inner: str, closing: str) -> str:
-    """Markup between brackets, which grow with what is taller than a line."""
+    """Markup between brackets, which stretch if it is taller than a line."""
     stretchy = "true" if any(tag in inner for tag in _TALL) else "false"
     return row(f'<mo stretchy="{stretchy}">{opening}</mo>', inner, f'<mo stretchy="{stretchy}">{closing}</mo>')
 
@@ -136,7 +136,7 @@ class _Printer:
         return Text(opening + inner + closing, printers.POWER if opening.startswith("<msup") else printers.ATOM)
 
     def _cases(self, node: Node) -> str:
-        """One line for each choice of nested ones."""
+        """One line for each branch of nested choices."""
         lines: list[tuple[str, str]] = []
         while node.op == "where":
             condition, choice, node = node.args

@@ -1,12 +1,12 @@
 """Expression -> Triton text for the kernels, expression -> torch text for the reference.
 
-Both printers bracket as little as Python's precedence allows. `leaf` gives the text of var, option, input and local
-nodes and answers for it standing anywhere an atom may stand.
+Both printers use as few brackets as Python's precedence allows. `leaf` gives the text of var, option, input and local
+nodes, which must be valid wherever an atom is.
 
-Text of `triton` expects `tl` in scope and the functions that `triton_helpers` names. Text of `torch` expects `torch`,
-`math`, `dtype`, the floating type that integers turn into, `_whole_floor` where an index holds a floor, and, where it
-is told of `limits`, `_divisor`: torch divides no whole numbers by 0, be the quotient chosen or not. There
-q_len, k_len, heads and options are Python numbers, every other leaf is a tensor.
+The text of `triton` expects `tl` in scope and the functions that `triton_helpers` names. The text of `torch` expects
+`torch`, `math`, `dtype` (the floating type that integers are converted to), `_whole_floor` if an index contains a floor
+and, if `limits` are given, `_divisor`: torch refuses to divide integers by 0, even if the quotient is not selected. In
+torch text, q_len, k_len, heads and options are Python numbers, and every other leaf is a tensor.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LEAVES = frozenset({"var", "option", "input", "local"})
 SMOOTH = frozenset(name for name, function in FUNCTIONS.items() if function.kind == "smooth")
 SCALARS = frozenset({"q_len", "k_len", "heads"})
 COUNTS = SCALARS | {"k", "b", "h", "kv_h"}  # never negative
-_NUMBERS = SCALARS | {"q_begin"}  # of Python, in torch
+_NUMBERS = SCALARS | {"q_begin"}  # Python numbers in torch text
 
 TRITON_HELPERS = (
     *("as_float", "whole_floor", "floor_div", "floor_mod", "floor_mod_float", "integer_power", "power"),
     *(function.triton for function in FUNCTIONS.values()),
 )
-"""The jitted functions that text may call, each after those that it calls."""
+"""The jitted functions that Triton text may call, each after those that it calls."""
 
 TERNARY, OR, AND, NOT, COMPARE, BIT_OR, BIT_AND, SUM, PRODUCT, UNARY, POWER, ATOM = range(12)
 BINARY = {"+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "//": PRODUCT, "%": PRODUCT}
@@ -48,23 +48,23 @@ class Text(NamedTuple):
     precedence: int
 
     def within(self, precedence: int) -> str:
-        """The text as an operand of an operator, in brackets where that binds tighter."""
+        """The text as an operand of an operator, in brackets if the operator binds tighter."""
         return self.text if self.precedence >= precedence else f"({self.text})"
 
     def narrowed(self) -> Text:
-        """The text of an int64 as an int32."""
+        """The text of an int64, converted to an int32."""
         return Text(f"{self.within(ATOM)}.to(tl.int32)", ATOM)
 
 
 def triton(node: Node, leaf: Leaf, limits: Mapping[str, Range]) -> str:
-    """Triton text of an expression; a whole number is an int64 exactly where `limits` let it pass an int32."""
+    """Triton text of an expression; an integer is an int64 exactly if `limits` let it exceed an int32."""
     return _Triton(leaf, limits).print(fold(node)).text
 
 
 def torch(
     node: Node, leaf: Leaf, limits: Mapping[str, Range] | None = None, *, atom: bool = False, total: bool = False
 ) -> str:
-    """Torch text of an expression; `atom`: to be called or indexed, `total`: numbers raise no exceptions."""
+    """Torch text of an expression; `atom`: to be called or indexed; `total`: Python numbers raise no exceptions."""
     return _Torch(leaf, limits, total).print(node).within(ATOM if atom else TERNARY)
 
 
@@ -95,7 +95,7 @@ def _call(name: str, *args: Text) -> Text:
 
 
 def _binary(op: str, precedence: int, left: Text, right: Text) -> Text:
-    """A left-associative operator; the right side is bracketed at equal precedence, as the tree rounds that way."""
+    """A left-associative operator; the right side is bracketed at equal precedence, to round as the tree does."""
     return Text(f"{left.within(precedence)} {op} {right.within(precedence + 1)}", precedence)
 
 
@@ -134,7 +134,7 @@ def _positive(node: Node) -> bool:
 
 
 def _without_sign(extreme: Node) -> Node | None:
-    """max(a, -b) as a - min(a + b, 0): up to 13.3, ptxas for sm_90 and later loses the sign in a maximum of three."""
+    """max(a, -b) as a - min(a + b, 0): ptxas up to 13.3, for sm_90 and later, loses the sign in a maximum of three."""
     if extreme.type != "int":
         return None
     zero, op = Node("num", (), 0, "int"), "min" if extreme.op == "max" else "max"
@@ -146,7 +146,7 @@ def _without_sign(extreme: Node) -> Node | None:
 
 
 def _widened(node: Node) -> Node:
-    """An operation on whole numbers with one of them as an int64, which makes it one of int64."""
+    """An operation on integers with one of them converted to an int64, so that it is computed in int64."""
     at = next((i for i, arg in enumerate(node.args) if arg.type == "int" and arg.op != "num"), 1)
     args = [Node("long", (arg,), None, "int") if i == at else arg for i, arg in enumerate(node.args)]
     return Node(node.op, tuple(args), node.value, node.type)
@@ -157,12 +157,12 @@ class _Triton:
         self.leaf, self.ranges, self.helpers = leaf, Ranges(limits), set[str]()
 
     def print(self, node: Node) -> Text:
-        """The text of any expression, whole numbers in the integers that hold them."""
+        """The text of any expression, with integers in types that hold them."""
         values = [a for a in node.args if a.type == "int"]
         whole = node.type == "int" or (node.op in COMPARISONS and len(values) == 2)
         if not whole or node.op in (*LEAVES, "num", "long"):
             return self._print(node)
-        # a constant takes the type of what stands beside it, and must fit into that
+        # a constant takes the type of the other operand, and must fit into that
         long, far = (any(self._long(a) for a in values if (a.op == "num") == constant) for constant in (False, True))
         wide = node.type == "int" and self._long(node)
         text = self._print(_widened(node) if (wide or far) and not long else node)
@@ -191,7 +191,7 @@ class _Triton:
             return self.print(Node(_OPPOSITE[args[0].op], args[0].args, type="bool"))
         if op in ("min", "max") and (other := _without_sign(node)):
             text = self.print(other)
-            # a difference can be taken for longer than the choice that it stands for
+            # the range of the difference can be wider than that of the min or max that it replaces
             return text.narrowed() if self._long(other) and not self._long(node) else text
         parts = tuple(map(self._real if floated(node) else self.print, args))
         if op in BINARY:
@@ -330,7 +330,7 @@ class _Torch:
         return _call(FUNCTIONS[op].torch, *parts)
 
     def _may_be_0(self, divisor: Node) -> bool:
-        # a length of 0 leaves no place to divide at
+        # with a length of 0 there is no position at which to divide
         if self.ranges is None or (divisor.op == "var" and divisor.value in SCALARS):
             return False
         return self.ranges.may_be_0(divisor)
@@ -340,14 +340,14 @@ class _Torch:
         return text if node.type == "float" or is_scalar(node) else Text(text.within(ATOM) + ".to(dtype)", ATOM)
 
     def _operands(self, node: Node) -> tuple[Text, Text]:
-        """Both sides, as floats of `dtype` where torch would turn integer tensors into its default float."""
+        """Both sides, as floats of `dtype` if torch would convert integer tensors to its default float type."""
         left, right = node.args
         if node.type == "float" and not any(a.type == "float" and not is_scalar(a) for a in node.args):
             return self._real(left), self._real(right)
         return self.print(left), self.print(right)
 
     def _as_tensor(self, node: Node, like: Node | None = None) -> Text:
-        """A tensor even of a Python number, for functions that take nothing else."""
+        """The operand as a tensor, even if it is a Python number, for functions that accept only tensors."""
         if not is_scalar(node):
             return self.print(node)
         dtype = "" if like is not None and like.type != "float" else ", dtype=dtype"
@@ -365,7 +365,7 @@ class _Torch:
 
 
 def _detached(node: Node, text: Text) -> Text:
-    """The operand of a `//`, which is flat, and which torch refuses to differentiate."""
+    """The operand of a `//`, detached: the operation is flat, and torch refuses to differentiate it."""
     learns = any(n.op in LEAVES and n.type == "float" and not is_scalar(n) for n in node.walk())
     return Text(text.within(ATOM) + ".detach()", ATOM) if learns else text
 
@@ -378,7 +378,7 @@ def _safe(op: str, args: tuple[Node, ...]) -> bool:
 
 
 def is_scalar(node: Node) -> bool:
-    """True if the torch text of a node is a Python number: no tensor stands in it."""
+    """True if the torch text of a node is a Python number: it contains no tensor."""
     if node.op == "var":
         return node.value in _NUMBERS
     if node.op in ("input", "local"):

@@ -9,7 +9,7 @@ from .printers import Text
 
 
 def plain(node: Node) -> Node:
-    """The expression as people read it: without choices that are settled, or between the same."""
+    """The expression simplified for readers: without choices that are decided, or whose branches are the same."""
     node = chosen(node)
     args = tuple(map(plain, node.args))
     if node.op == "where":
@@ -23,7 +23,7 @@ def plain(node: Node) -> Node:
 
 
 def _sorted(node: Node) -> Node:
-    """The expression in an order of its own, where none hangs on the order."""
+    """The expression with the arguments of commutative operations in a fixed order."""
     args = tuple(map(_sorted, node.args))
     if node.op in ("+", "*", "min", "max", "and", "or"):
         args = tuple(sorted(args, key=repr))

@@ -1,1 +1,1 @@
-"""Masks over tiles: normal forms, intervals, ranges and their inverse. Knows no kernel."""
+"""Masks over tiles: normal forms, intervals, ranges and their inverse. Independent of kernels."""

@@ -1,7 +1,7 @@
-"""An expression over intervals: what it can be at least and at most, and whether a condition can or has to hold.
+"""Interval arithmetic on expressions: least and greatest values, and whether a condition can hold or has to hold.
 
-Where `ranges` solves a mask for the positions of a side before a kernel runs, this one is for what only the call knows:
-the extremes of a tile's integers. Both ends come out as expressions, for kernels to compute.
+While `ranges` solves a mask for the positions of a side before a kernel runs, this module is for values that only the
+call knows: the extremes of a tile's integers. Both ends are expressions, which kernels compute.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
 class Ends(NamedTuple):
-    """The least and the most that a number can be; whether a condition always holds, and whether it ever does."""
+    """The least and the greatest value of a number; or whether a condition always holds, and whether it ever does."""
 
     least: Node
     most: Node
 
 
 Known = Callable[[Node], Ends | None]
-"""The ends of a var, option or input; None where nothing is known."""
+"""Gives the ends of a var, option or input; None if nothing is known."""
 
 
 def ends(node: Node, known: Known) -> Ends | None:
-    """The ends of an expression; None for a number of which nothing is known, and for floats, which round."""
+    """The ends of an expression; None for a number about which nothing is known, and for floats, which round."""
     if node.type == "bool":
         return condition(node, known)
     if node.type != "int":
@@ -42,7 +42,7 @@ def ends(node: Node, known: Known) -> Ends | None:
 
 
 def condition(node: Node, known: Known) -> Ends:
-    """A test that a condition holds everywhere, and one that it may hold somewhere; in doubt false, and true."""
+    """Tests of whether a condition holds everywhere, and whether it may hold somewhere; in doubt false, and true."""
     args = node.args
     if node.op == "num":
         return Ends(node, node)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ..expressions.linear_forms import Linear, Tile, ceil_divided, floor_divided, linear, variable
 from ..expressions.tree import Node
 
-_CONJUNCTIONS = 8  # more of them than this are not told apart
-_SPLITS = 7  # so many nested cases of abs, min, max and where are told apart
+_CONJUNCTIONS = 8  # more of them than this are merged
+_SPLITS = 7  # levels of nested abs, min, max and where that are split into cases
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Holds:
 
 @dataclass(frozen=True)
 class Unknown:
-    """A condition that only the elements can tell."""
+    """A condition that has to be evaluated for each element."""
 
     reason: Node | Linear | None
     negated: bool = False
@@ -49,7 +49,7 @@ class Normal:
         self._known: dict[tuple[int, bool], Disjunction] = {}
 
     def disjunction(self, node: Node, wanted: bool) -> Disjunction:
-        """The conjunctions under which the node is what is wanted."""
+        """The conjunctions under which the node has the wanted truth value."""
         key = id(node), wanted
         if key not in self._known:
             self._known[key] = self._disjunction(node, wanted)
@@ -115,7 +115,7 @@ class Normal:
         return [_one(Unknown(form))]
 
     def _telling(self, cases: Disjunction) -> Disjunction:
-        """The cases of one inequality; only what all have in common where none bounds what is sought."""
+        """The cases of one inequality; what all have in common if some are unknown and none bounds what is sought."""
         literals = [literal for case in cases for literal in case]
         sought = variable(self._tile.sought)
         bounded = any(isinstance(literal, AtMostZero) and literal.form.factor(sought) for literal in literals)
@@ -123,7 +123,7 @@ class Normal:
         return [_blurred(cases)] if vague and not bounded else cases
 
     def _inverted(self, form: Linear, part: Node, factor: int) -> Linear | None:
-        """The inequality about what is divided or multiplied inside `part`."""
+        """The inequality solved for the value that `part` divides or multiplies; None if that is impossible."""
         if part.op not in ("//", "*"):
             return None
         inner, scalar = part.args
@@ -151,7 +151,7 @@ def _still(op: str, a: Node, b: Node) -> Holds:
 
 
 def _either(*parts: Disjunction) -> Disjunction:
-    """The disjunction, without conjunctions that say no more than another; too many become what all have in common."""
+    """The disjunction, without conjunctions that imply another one; too many become what all have in common."""
     every = [conjunction for part in parts for conjunction in part]
     kept: Disjunction = []
     for conjunction in every:
@@ -171,5 +171,5 @@ def _both(*parts: Disjunction) -> Disjunction:
 
 
 def _blurred(parts: Disjunction) -> Conjunction:
-    """The part that all have in common."""
+    """The literals that all conjunctions have in common, and an unknown one."""
     return frozenset.intersection(*parts) | _one(Unknown(None))

@@ -1,10 +1,10 @@
-"""Tiles that a mask leaves empty, full or mixed, for both directions, worked out from its expression.
+"""Derives from a mask's expression, for both directions, which tiles are empty, full or mixed.
 
 The mask is brought into a disjunction of conjunctions of integer inequalities; each conjunction bounds the sought
-variable by the extremes that the other side takes over its tile. What cannot be resolved bounds nothing and lets no
-tile be full, so a span may be too wide but never misses a visible pair, and never calls a hidden one visible.
+variable by the extremes that the other side takes over its tile. A condition that cannot be resolved bounds nothing
+and lets no tile be full, so a span may be too wide, but it never misses a visible pair or calls a hidden one visible.
 
-Positions, scalars and runtime options are taken to lie within +-2**28; a bound that could pass 2**63 is none.
+Positions, scalars and runtime options are assumed to lie within +-2**28; a bound that could exceed 2**63 is dropped.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .normal_form import TRUE, AtMostZero, Conjunction, Holds, Normal
 class Span:
     """Positions [lo, hi) that some position of the other side's tile sees, and [full_lo, full_hi) that every one sees.
 
-    None is unbounded on that side. Where `can_be_full` is False, no tile of this span may skip the mask. An `exact` one
-    holds, for a tile of one position, no position but those that it sees.
+    None means unbounded on that side. If `can_be_full` is False, no tile of this span may skip the mask. If it is
+    `exact`, then for a tile of one position it contains only positions that this position sees.
     """
 
     lo: Node | None
@@ -46,7 +46,7 @@ def spans(
     """The spans of `along` that a tile of the other side needs, over `q_first`, `q_last` or `k_first`, `k_last`.
 
     `inputs` gives the axes of the inputs by name, `minimums` the least values of the call's numbers by keyword: without
-    them an input is taken to vary, a number to be of either sign. The `lo` never decrease from span to span.
+    them, an input is assumed to vary, a number to have either sign. The `lo` never decrease from span to span.
     """
     tile = Tile(along, inputs or {}, minimums or {})
     normal = Normal(tile).disjunction(mask, True) if mask is not None else TRUE
@@ -65,7 +65,7 @@ def _where(condition: Node, a: Linear, b: Linear) -> Linear:
 
 @dataclass(frozen=True)
 class _Interval:
-    """Positions [lo, hi), of which there are none unless `when` holds."""
+    """Positions [lo, hi), or none if `when` does not hold."""
 
     tile: Tile
     lo: Linear | None
@@ -73,7 +73,7 @@ class _Interval:
     when: Node | None = None
 
     def plain(self) -> _Interval:
-        """The interval without `when`, which moves into the end."""
+        """The interval without `when`, which becomes part of `hi`."""
         if self.when is None:
             return self
         first, past = _natural(self.tile.sought)
@@ -91,7 +91,7 @@ class _Interval:
         return (both.lo, both.hi) == (self.lo, self.hi)
 
     def union(self, other: _Interval) -> _Interval | None:
-        """Just the positions of both, if that is provably one interval."""
+        """Exactly the positions of both, if they are provably one interval."""
         for a, b in ((self, other), (other, self)):
             if a.contains(b):
                 return a if a.when is None or a.when == b.when else a._instead_of(b.plain())
@@ -99,7 +99,7 @@ class _Interval:
         return a.around(b) if a.lo == b.lo or a.hi == b.hi else None
 
     def _instead_of(self, other: _Interval) -> _Interval:
-        """This one when its condition holds, and else the other."""
+        """This one if its condition holds, otherwise the other."""
         assert self.when is not None
         first, past = _natural(self.tile.sought)
         lo = None if self.lo is other.lo is None else _where(self.when, self.lo or first, other.lo or first)
@@ -119,7 +119,7 @@ class _Interval:
 
 @dataclass(frozen=True)
 class _Range:
-    """A span in the making: what some position sees, and what all see, if that can be told."""
+    """A span under construction: the positions that some position sees, and those that all see, if they are known."""
 
     seen: _Interval
     full: _Interval | None
@@ -127,12 +127,12 @@ class _Range:
 
     @staticmethod
     def of(tile: Tile, conjunction: Conjunction) -> _Range:
-        """The interval of the sought variable that a conjunction leaves."""
+        """The range of the sought variable under a conjunction."""
         seen, full = _Bounds(tile), _Bounds(tile)
         sought, can_be_full, exact = variable(tile.sought), True, True
         literals = sorted(conjunction, key=repr)
         forms = [literal.form for literal in literals if isinstance(literal, AtMostZero)]
-        # A position that the conjunction rules out for every partner makes no other bound wider.
+        # A position of the tile for which the conjunction never holds need not widen the other bounds.
         clipped, held = tile.clipped(forms), Ranges(tile.limits)
         for literal in literals:
             if isinstance(literal, Holds):
@@ -153,7 +153,7 @@ class _Range:
         return _Range(seen.interval(), full.interval() if can_be_full else None, exact)
 
     def span(self) -> Span:
-        """The span as users of this module see it."""
+        """The span in the form that users of this module get."""
         seen, full = self.seen.plain(), self.full and self.full.plain()
         ends = (seen.lo, seen.hi, full.lo, full.hi) if full else (seen.lo, seen.hi, None, None)
         lo, hi, full_lo, full_hi = (None if end is None else end.node() for end in ends)
@@ -164,27 +164,27 @@ class _Range:
         return _Range(self.seen.plain().around(other.seen.plain()), self._fuller(other))
 
     def union(self, other: _Range) -> _Range | None:
-        """One range of just the positions of both, if there is one."""
+        """One range of exactly the positions of both, if there is one."""
         seen = self.seen.union(other.seen)
         return None if seen is None else _Range(seen, self._fuller(other), self.exact and other.exact)
 
     def _fuller(self, other: _Range) -> _Interval | None:
         if self.full is None or other.full is None:
             return self.full or other.full
-        # Where one interval cannot tell both, the one that moves with the tile is the longer one on most tiles.
+        # If one interval cannot represent both, the one that moves with the tile is the longer one on most tiles.
         longer = self.full if self.full.motion() > other.full.motion() else other.full
         return self.full.union(other.full) or longer
 
 
 def _computable(form: Linear, ranges: Ranges) -> bool:
-    """True if int64 holds all steps of a form, in whatever order its terms are added."""
+    """True if int64 holds all intermediate results of a form, in whatever order its terms are added."""
     most = abs(form.constant) + sum(abs(factor) * max(map(abs, ranges.of(part))) for part, factor in form.terms)
     parts = (node for part, _ in form.terms for node in part.walk() if node.type == "int")
     return most <= LONG and all(ranges.within(node, LONG) for node in parts)
 
 
 def _of_one_position(end: Linear, tile: Tile) -> Linear:
-    """An end over a tile whose last position is its first."""
+    """An end for a tile of one position, which is its first and its last."""
 
     def renamed(node: Node) -> Node:
         if node.op == "var" and node.value == f"{tile.other}_last":
@@ -217,7 +217,7 @@ class _Bounds:
         self.conditions: list[Node] = []
 
     def add(self, factor: int, rest: Linear) -> None:
-        """Takes in factor * sought + rest <= 0."""
+        """Adds the inequality factor * sought + rest <= 0."""
         if factor > 0:
             self._his.append(floor_divided(-rest, factor) + 1)
         elif factor < 0:
@@ -236,7 +236,7 @@ class _Bounds:
 
 
 def _ordered(found: list[_Range]) -> list[_Range]:
-    """The ranges by their start; those that are one range, or that cannot be put in order, become one."""
+    """The ranges sorted by their start; those that form one range, or that cannot be sorted, are merged."""
     ranges = list(found)
     while joined := _first_joined(ranges):
         ranges = joined
@@ -251,7 +251,7 @@ def _ordered(found: list[_Range]) -> list[_Range]:
 
 
 def _first_joined(ranges: list[_Range]) -> list[_Range] | None:
-    """The ranges with one pair made one, exact unions first; None where none has to be."""
+    """The ranges with one pair merged, exact unions first; None if no pair has to be."""
     pairs = list(itertools.combinations(ranges, 2))
     unordered = [(a, b) for a, b in pairs if not a.seen.below(b.seen) and not b.seen.below(a.seen)]
     unions = ((a, b, a.union(b)) for a, b in pairs)

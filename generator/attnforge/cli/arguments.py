@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Output(click.Path):
-    """A file to write: told to be impossible before the work is done, not after."""
+    """A file to write: a path that cannot be written is reported before the work is done, not after."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path, in a folder that there is."""
+        """The path, whose folder has to exist."""
         path = Path(str(super().convert(value, param, ctx)))
         if not value:
             self.fail("expected a file, got ''", param, ctx)
@@ -34,13 +34,13 @@ class Output(click.Path):
 
 
 class Folder(click.Path):
-    """A folder to write into, which need not be there yet."""
+    """A folder to write into, which need not exist yet."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path, if what there is of it are folders."""
+        """The path, if the part of it that exists is a folder."""
         path = Path(str(super().convert(value, param, ctx)))
         if not str(value):
             self.fail("expected a folder, got ''", param, ctx)
@@ -51,7 +51,7 @@ class Folder(click.Path):
 
 
 def apart(spec: Path, name: str, png: Path | None, html: Path | None, md: Path | None) -> None:
-    """Refuses outputs that would overwrite the spec, each other, or what nobody named and is no earlier picture."""
+    """Refuses outputs that would overwrite the spec, each other, or, beside --md, a file that is no earlier picture."""
     from ..explain import svg
 
     drawn, taken = "--md's picture", {spec.resolve(): "the spec"}
@@ -69,7 +69,7 @@ def find(argument: str) -> Path:
     from ..source.errors import near
 
     path = Path(argument)
-    # unlike Path.is_file this is false, too, of what no file can be called
+    # unlike Path.is_file, this is also false for names that no file can have
     if os.path.isfile(argument):
         return path
     if os.path.islink(argument):
@@ -88,7 +88,7 @@ def find(argument: str) -> Path:
 
 
 def read(arguments: Sequence[str]) -> tuple[dict[Path, Spec], list[Problem]]:
-    """The good ones among the specs, and the mistakes of the others."""
+    """The valid specs, and the mistakes of the others."""
     from ..language import spec
     from ..source import resources
     from ..source.errors import SpecError
@@ -104,7 +104,7 @@ def read(arguments: Sequence[str]) -> tuple[dict[Path, Spec], list[Problem]]:
 
 
 def fit(specs: Iterable[Spec], head_dims: Sequence[int], v_dims: Sequence[int]) -> None:
-    """Refuses head sizes, of q and k and of v, that a spec's kernels do not take."""
+    """Refuses head sizes, of q and k and of v, that a spec's kernels do not support."""
     from ..plan import tiles
 
     for spec in specs:
@@ -115,7 +115,7 @@ def fit(specs: Iterable[Spec], head_dims: Sequence[int], v_dims: Sequence[int]) 
 
 
 def decoding(specs: Iterable[Spec]) -> None:
-    """Refuses specs whose packages read no cache, and packed ones, whose calls have sequences of any lengths."""
+    """Refuses specs whose packages read no cache, and packed ones, whose calls have sequences of different lengths."""
     for spec in specs:
         if "decode" not in spec.exports:
             raise click.UsageError(f"{spec.source}: {spec.name} has no attend_with_cache; it takes `exports: [decode]`")
@@ -132,7 +132,7 @@ def refuse(problems: list[Problem]) -> None:
 
 
 def load(arguments: Sequence[str]) -> dict[Path, Spec]:
-    """All specs, or an error that tells the mistakes of all of them."""
+    """All specs, or an error that reports the mistakes of all of them."""
     loaded, problems = read(arguments)
     refuse(problems)
     named: dict[str, Path] = {}
@@ -149,7 +149,7 @@ def one(argument: str) -> Spec:
 
 
 def packages(loaded: Mapping[Path, Spec], out: Path | None = None) -> list[Package]:
-    """The packages of loaded specs, rendered; what `out` has of them already is not made again."""
+    """The packages of loaded specs, rendered; files of `out` that were made from the same are reused."""
     from ..render import render as renderer
     from ..render.emit import Package
 

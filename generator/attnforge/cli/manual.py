@@ -1,6 +1,6 @@
-"""Writes what README and docs/ tell of specs, terms, commands and variants: `python -m attnforge.cli.manual`.
+"""Writes what README and docs/ say about specs, terms, commands and variants: `python -m attnforge.cli.manual`.
 
-Prose that follows from nothing stands in templates/docs/reference.md.jinja.
+Prose that cannot be derived from the code is in templates/docs/reference.md.jinja.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..source.errors import Problems
 from . import commands, program, starter
 
 _COMMANDS, _END = "<!-- commands: written by `make docs` -->", "<!-- end of commands -->"
-_MANY = 6  # variants that a term names
+_MANY = 6  # variants listed with a term
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Shown:
 
 
 def files(root: Path) -> dict[Path, str]:
-    """README and all files of docs/ that are written, with their texts; `root` is the checkout."""
+    """README and all generated files of docs/, with their texts; `root` is the checkout."""
     docs, loaded = root / "docs", {name: _load(path) for name, path in resources.variants().items()}
     face = root / "README.md"
     made = {
@@ -70,7 +70,7 @@ def files(root: Path) -> dict[Path, str]:
 
 
 def abandoned(root: Path, made: Iterable[Path]) -> list[Path]:
-    """Pages of variants that are gone."""
+    """Pages of variants that no longer exist."""
     return sorted(set((root / "docs" / "variants").glob("*")) - set(made))
 
 
@@ -127,7 +127,7 @@ def reference(loaded: Mapping[str, Spec]) -> str:
 
 
 def main() -> None:
-    """Writes the files below the working folder and tells which have changed."""
+    """Writes the files below the working folder and prints which have changed."""
     root = Path.cwd()
     made = files(root)
     for path in abandoned(root, made):

@@ -1,4 +1,4 @@
-"""Commands that measure a variant's kernels: what the compiler makes of them, and what they take on a GPU."""
+"""Commands that measure a variant's kernels: their resources when compiled, and their time and memory on a GPU."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def bench(
 
 
 def _beside(folders: Sequence[str], variant: str) -> dict[str, Path]:
-    """Where each other package of a variant stands, by the name that it has."""
+    """The folder of each other package of a variant, by its name."""
     from ..gpu.peers import PEERS
     from ..gpu.results import OURS
     from ..gpu.targets import TARGETS

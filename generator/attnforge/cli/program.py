@@ -12,7 +12,7 @@ import click
 
 from ..source.messages import drop, say
 
-# the last two are what shells tell of a program that SIGINT or SIGPIPE ended
+# the last two are those that shells report for a program that SIGINT or SIGPIPE ended
 DIFFERENT, WRONG_INPUT, OWN_FAULT, INTERRUPTED, UNREAD = 1, 2, 3, 128 + 2, 128 + 13
 EXIT_CODES = {
     0: "good",
@@ -26,7 +26,7 @@ EXIT_CODES = {
 
 @contextlib.contextmanager
 def _while_read() -> Iterator[None]:
-    """Ends without a word where what is printed goes into a closed pipe; says what click or the system finds wrong."""
+    """Exits silently if the output goes into a closed pipe; prints the errors of click and of the system."""
     try:
         try:
             yield
@@ -42,7 +42,7 @@ def _while_read() -> Iterator[None]:
             say(f"error: {error}")
             raise click.exceptions.Exit(WRONG_INPUT) from None
     except (BrokenPipeError, SystemExit) as error:
-        # rich makes the one of the other
+        # rich turns the one into the other
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise
         drop(sys.stdout)
@@ -51,9 +51,9 @@ def _while_read() -> Iterator[None]:
 
 
 def _open_closed_streams() -> None:
-    """Puts nothing in the place of standard streams that are closed.
+    """Replaces standard streams that are closed with the null device.
 
-    The next file that is opened would take their number, and what libraries and other programs write there.
+    Otherwise the next file that is opened would get their number, and what libraries and other programs write to it.
     """
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:
@@ -63,7 +63,7 @@ def _open_closed_streams() -> None:
 
 
 class Program(click.Group):
-    """Turns what went wrong into a message on standard error and an exit code."""
+    """Turns errors into a message on standard error and an exit code."""
 
     def main(self, *args: Any, **more: Any) -> Any:
         """Runs a command, and ends the process."""
@@ -72,7 +72,7 @@ class Program(click.Group):
 
     @_while_read()
     def make_context(self, *args: Any, **more: Any) -> click.Context:
-        """Prints the help or the version, where they are asked for."""
+        """Prints the help or the version, if they are asked for."""
         return super().make_context(*args, **more)
 
     @_while_read()

@@ -48,7 +48,7 @@ def text(name: str, origin: Path | None) -> str:
     written, found = re.subn(r"(?m)^name:.*$", f"name: {name}", origin.read_text(encoding="utf-8-sig"), count=1)
     if not found:
         raise click.UsageError(f"{origin} has no line that begins with `name:`")
-    # a variant of one's own stands in no group of those that ship, and in no paper that another one is from
+    # the user's variant is in none of the groups of shipped ones, and not in the paper that the original is from
     written = _entry("group").sub("", written)
     return _entry("citation").sub(lambda lines: re.sub("(?m)^(?=.)", "# ", lines[0]), written)
 

@@ -18,9 +18,9 @@ _UNKNOWN_EXPRESSION, _NO_TESTS = 4, 5  # exit codes of pytest
 
 
 def run(packages: Sequence[emit.Package], *, cpu: bool, only: str | None = None, processes: int | None = None) -> int:
-    """Renders the packages and runs their suites, or the tests in them whose names match an expression of pytest's.
+    """Renders the packages and runs their suites, or only the tests whose names match a pytest expression, `only`.
 
-    Gives 0 if all passed, 1 if one failed, 3 if none could run.
+    Returns 0 if all passed, 1 if one failed, 3 if none could run.
     """
     if importlib.util.find_spec("pytest") is None:
         raise click.UsageError("`attnforge test` needs pytest: pip install pytest")
@@ -34,7 +34,7 @@ def run(packages: Sequence[emit.Package], *, cpu: bool, only: str | None = None,
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         out = Path(folder) / "generated"
         emit.write(packages, out)
-        # no settings of the user's folder, and none that stand beside this one
+        # no pytest settings from the user's folder, and none from around this one
         command = [sys.executable, "-m", "pytest", "-c", os.devnull, f"--rootdir={folder}", f"--confcutdir={folder}"]
         command += ["-p", "no:cacheprovider"]
         command += ["-p", "attnforge.gpu.interpreter", "--tb=short", *(str(out / p.name) for p in packages)]

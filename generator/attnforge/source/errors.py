@@ -1,4 +1,4 @@
-"""Places of a user's mistakes, and their messages."""
+"""A user's mistakes: their places and messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Location:
     text: str = ""
 
     def shifted(self, columns: int) -> Location:
-        """The place so many columns further right on the same line."""
+        """The place `columns` further right on the same line."""
         return Location(self.path, self.line, self.column + columns, self.text)
 
 
@@ -38,7 +38,7 @@ class Problem:
 
 
 def near(word: str, known: Collection[str], cutoff: float = 0.6) -> str:
-    """ " (did you mean 'x'?)", where something known is close."""
+    """ " (did you mean 'x'?)" if a known word is close, else ""."""
     found = difflib.get_close_matches(word, sorted(known), 1, cutoff)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
@@ -52,13 +52,13 @@ class SpecError(Exception):
 
 
 class Problems:
-    """Collects mistakes, so that one run tells all of them."""
+    """Collects mistakes, so that one run reports all of them."""
 
     def __init__(self) -> None:
         self._found: list[Problem] = []
 
     def add(self, location: Location, message: str) -> None:
-        """Notes one mistake and goes on."""
+        """Records one mistake and continues."""
         problem = Problem(location, message)
         if problem not in self._found:
             self._found.append(problem)
@@ -70,6 +70,6 @@ class Problems:
         return bool(self._found)
 
     def raise_if_any(self) -> None:
-        """Raises all that was collected, in the order of the places."""
+        """Raises all collected mistakes, in the order of their places."""
         if self._found:
             raise SpecError(list(self))

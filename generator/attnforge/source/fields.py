@@ -1,4 +1,4 @@
-"""Reads located YAML values: each reader gives a plain value, or adds a problem and gives None."""
+"""Reads located YAML values: each reader returns a plain value, or adds a problem and returns None."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .located_yaml import Entry, Value
 
 
 class Fields:
-    """The entries of a mapping by key; unknown keys are told, as is what stands in place of a mapping."""
+    """The entries of a mapping by key; unknown keys are reported, and any value that is not a mapping."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Fields:
         return key in self.found
 
     def get(self, key: str) -> Value | None:
-        """The value of a key, if it is there."""
+        """The value of a key, or None."""
         return self.found[key].value if key in self.found else None
 
     def text(self, key: str) -> str | None:
@@ -62,12 +62,12 @@ class Fields:
         return default
 
     def truth(self, key: str) -> bool:
-        """true or false; false where it is not given."""
+        """true or false; false if it is not given."""
         value = self.get(key)
         return value is not None and bool(number(value, "bool", self.problems, key))
 
     def limits(self, kind: str, *, formula: bool = False) -> tuple[int | float | None, int | float | None]:
-        """`min` and `max` of what has this type; None for the one that is not given, or is text as a formula is."""
+        """`min` and `max` of values of this type; None for one that is not given, or if a min is a `formula`."""
         if kind == "bool":
             for key in ("min", "max"):
                 if key in self:
@@ -103,9 +103,9 @@ def text(value: Value, problems: Problems, key: str) -> str | None:
 def words(
     value: Value, kind: str, known: Collection[str], problems: Problems, *, empty: bool = False
 ) -> list[tuple[str, Value]]:
-    """The words of a list, each known and there once, and where they stand; problems tell of all others.
+    """The words of a list that are known, each once, with their values; all others are reported as problems.
 
-    `empty`: whether there may be none.
+    `empty`: whether the list may be empty.
     """
     found: dict[str, Value] = {}
     if value.mapping or not isinstance(value.data, list) or not (value.data or empty):
@@ -127,14 +127,14 @@ def words(
 
 
 def outside(found: float, low: float | None, high: float | None) -> str | None:
-    """What was expected in place of a number that limits leave out; None if they hold it."""
+    """What was expected in place of a number outside of its limits; None if it is within them."""
     if low is not None and found < low:
         return f"expected at least {low}, got {found}"
     return f"expected at most {high}, got {found}" if high is not None and found > high else None
 
 
 def number(value: Value, kind: str, problems: Problems, key: str) -> int | float | bool | None:
-    """A number or truth value of the type that an option has."""
+    """A number or truth value of the type `kind`."""
     data = value.data
     if kind == "bool" and isinstance(data, bool):
         return data

@@ -1,4 +1,4 @@
-"""YAML text -> values that know their place. None of YAML's cleverness gets through: aliases, tags, duplicates."""
+"""YAML text -> values that know their place. YAML's special features are refused: aliases, tags, duplicate keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST, DEEPEST = 1 << 20, 64
 
 Plain = str | int | float | bool | None
 
-# by kind, what text would be without its quotation marks
+# by kind, patterns of text that would be of that kind without its quotation marks
 _UNQUOTED = {
     "int": r"-?[0-9]+",
     "float": r"-?([0-9]+\.?[0-9]*|\.[0-9]+)",
@@ -43,9 +43,9 @@ class Value:
     at: Location
     data: Plain | list[Value] | list[Entry]
     mapping: bool = False
-    lines: tuple[Location, ...] = ()  # of text whose characters the file has as they are: where each line begins
-    raw: str = ""  # of a scalar: as it was written
-    quoted: bool = False  # whether that stood in quotation marks
+    lines: tuple[Location, ...] = ()  # if the file has the text's characters as they are: where each line begins
+    raw: str = ""  # a scalar as it was written
+    quoted: bool = False  # whether that was in quotation marks
 
     @property
     def kind(self) -> str:
@@ -56,11 +56,11 @@ class Value:
         return names.get(type(self.data), "nothing")
 
     def misquoted(self, kind: str) -> bool:
-        """True of text that is of a kind without its quotation marks."""
+        """True for text that would be of this kind without its quotation marks."""
         return self.quoted and re.fullmatch(_UNQUOTED[kind], self.raw) is not None
 
     def shown(self, kind: str, hint: str = "") -> str:
-        """What stands there in place of what was expected, as messages show it, and what to do about it."""
+        """The value as messages show it if this kind was expected, and what to do about it."""
         off = f'"{self.raw}": take the quotation marks off'
         return off if self.misquoted(kind) else f"{self.raw or self.kind}{hint}"
 
@@ -68,7 +68,7 @@ class Value:
         """The place of a character of the text."""
         if len(self.lines) == 1:
             return self.lines[0].shifted(offset)
-        # where YAML joins lines it leaves all but spaces as they are
+        # when YAML joins lines, it changes nothing but spaces
         left = len(_closed(str(self.data)[:offset]))
         for line in self.lines:
             columns = [i for i, c in enumerate(line.text[line.column - 1 :]) if not c.isspace()]
@@ -84,18 +84,18 @@ class Value:
         return [v.plain() for v in self.items()] if isinstance(self.data, list) else self.data
 
     def entries(self) -> Iterator[Entry]:
-        """Of a mapping, its entries."""
+        """The entries of a mapping; none of other values."""
         if self.mapping and isinstance(self.data, list):
             yield from (e for e in self.data if isinstance(e, Entry))
 
     def items(self) -> Iterator[Value]:
-        """Of a list, its values."""
+        """The values of a list; none of other values."""
         if not self.mapping and isinstance(self.data, list):
             yield from (v for v in self.data if isinstance(v, Value))
 
 
 class _Resolver(yaml.SafeLoader):
-    """Numbers and truth values as YAML 1.2 has them: `no` and `on` stay text, 1_000 and 1:30 too."""
+    """Reads numbers and truth values as in YAML 1.2: `no`, `on`, 1_000 and 1:30 stay text."""
 
 
 _Resolver.yaml_implicit_resolvers = {}
@@ -116,7 +116,7 @@ def read(path: Path, shown: str, problems: Problems) -> Value | None:
 
 
 def parse(data: bytes, shown: str, problems: Problems) -> Value | None:
-    """The one document of a text, as `read` has it of a file."""
+    """The one document of a text, as `read` gives that of a file."""
     start = Location(shown, 1, 1)
     if len(data) > LARGEST:
         problems.add(start, f"a spec may have {LARGEST} bytes, this file has more")
@@ -221,14 +221,14 @@ class _Reader:
         if kind == "bool":
             return Value(at, text.lower() == "true", raw=text)
         if kind == "int":
-            # what no option can be: its reader tells
+            # inf stands for an integer too large for any option: its reader reports it
             return Value(at, int(text) if len(text) <= 18 else math.inf, raw=text)
         if kind == "float":
             return Value(at, math.inf if text[-1].isalpha() else float(text), raw=text)
         return Value(at, text, lines=self._lines(node), raw=text, quoted=node.style in ("'", '"'))
 
     def _lines(self, node: yaml.ScalarNode) -> tuple[Location, ...]:
-        """Where each line of a text begins, if its characters stand in the file as they are, spaces aside."""
+        """Where each line of a text begins, if the file has its characters as they are, apart from spaces."""
         begin, end = node.start_mark, node.end_mark
         block = node.style in ("|", ">")
         first = self.at(begin.line, begin.column + (node.style in ("'", '"')))

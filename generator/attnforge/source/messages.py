@@ -10,7 +10,7 @@ import click
 
 
 def say(message: click.ClickException | str) -> None:
-    """Prints a message on standard error; where there is no room for it, the exit code alone tells."""
+    """Prints a message on standard error; if that fails, as on a full disk, only the exit code reports it."""
     try:
         if isinstance(message, str):
             click.echo(message, err=True)
@@ -23,5 +23,5 @@ def say(message: click.ClickException | str) -> None:
 
 
 def drop(stream: TextIO) -> None:
-    """Leaves out what is written to a stream: over what it still holds Python would fail once more at its end."""
+    """Discards what is written to a stream: flushing what it still holds, Python would fail once more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""Finds the templates and the shipped specs, in a wheel as in a checkout."""
+"""Finds the templates and the shipped specs, both in a wheel and in a checkout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def _folder(name: str) -> Path:
-    # a wheel carries a copy inside the package; a checkout, also when installed as editable, has none
+    # a wheel has a copy inside the package; a checkout, even if installed as editable, has none
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parents[1] / name
 
@@ -30,7 +30,7 @@ def variants() -> dict[str, Path]:
 
 
 def terms_for(spec: Path) -> list[Path]:
-    """Folders that are searched for the terms that a spec names: beside it first, then the shipped ones."""
+    """The folders searched for the terms that a spec names: first `terms` beside it, then the shipped ones."""
     folders = [spec.resolve().parent / "terms", specs() / "terms"]
     return list(dict.fromkeys(folder for folder in folders if folder.is_dir()))
 
@@ -49,7 +49,7 @@ def templates_digest() -> bytes:
 
 
 def generator_digest() -> bytes:
-    """A hash of all that turns a spec into a package: code, tables of tiles, templates."""
+    """A hash of everything that turns a spec into a package: code, tables of tiles, templates."""
     digest = hashlib.sha256(templates_digest())
     for path in sorted(_PACKAGE.rglob("*")):
         if path.suffix == ".py" or path == _PACKAGE / "plan" / "tiles.yaml":

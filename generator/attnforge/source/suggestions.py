@@ -1,4 +1,4 @@
-"""Words of other languages and papers, and what this language has in their place."""
+"""Words of other languages and papers, with the equivalents in this language."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEADS = (
     "such as 1 / heads"
 )
 ALONE = ": functions stand alone, as in exp(score)"
-# each goes behind `unknown name 'x'`
+# each is appended to `unknown name 'x'`
 _NAMES = {
     **dict.fromkeys(("i", "q_idx", "q_pos", "query", "row"), f" (did you mean {_QUERY})"),
     **dict.fromkeys(("j", "kv", "kv_idx", "k_idx", "k_pos", "key", "col"), f" (did you mean {_KEY})"),
@@ -36,7 +36,7 @@ _NAMES = {
 }
 _SUMS = ": scores are worked out one by one; `scan: cumsum` of an input gives running sums over tokens"
 _CHOSEN = ": scores are worked out one by one; which keys were chosen, an input of truth values says in a mask"
-# each goes behind `unknown function 'x'`
+# each is appended to `unknown function 'x'`
 _FUNCTIONS = {
     **dict.fromkeys(("softmax", "log_softmax"), ": the softmax over the keys follows the last score term by itself"),
     **dict.fromkeys(("sum", "mean", "cumsum", "norm", "logsumexp"), _SUMS),
@@ -63,7 +63,7 @@ _FUNCTIONS = {
     "square": ": write x ** 2",
     "tan": ": write sin(x) / cos(x)",
 }
-# each goes behind `unknown term 'x'`
+# each is appended to `unknown term 'x'`
 _TERMS = {
     "or": ": write any: [...]",
     "and": ": write all: [...]",
@@ -88,7 +88,7 @@ _NORMS = (
     "term, and the output times exp(lse)"
 )
 _BY_CALL = ": a call's tensors and keywords say it, no spec does"
-# each goes behind `unknown key 'x'`
+# each is appended to `unknown key 'x'`
 _KEYS = {
     **dict.fromkeys(("normalize", "normalization", "normalisation", "normalizer", "norm", "softmax"), _NORMS),
     **dict.fromkeys(("activation", "weights"), _NORMS),
@@ -106,7 +106,7 @@ _KEYS = {
 }
 
 _ANGLES = ": angles stand in the tables `cos` and `sin` that a call passes"
-# each goes behind `unknown key 'x'` of rope
+# each is appended to `unknown key 'x'` of rope
 _ROPE = {
     **dict.fromkeys(("theta", "base", "freqs", "scaling", "factor", "sections", "mrope_section"), _ANGLES),
     **dict.fromkeys(("partial_rotary_factor", "rotary_dim", "dim"), ": write dims, the number of components"),
@@ -115,33 +115,33 @@ _ROPE = {
 
 
 def name(word: str, known: Collection[str]) -> str:
-    """A suggestion in place of an unknown name, "" where nothing is near."""
+    """A suggestion for an unknown name, "" if there is none."""
     return _NAMES.get(word) or near(word, known, 0.62)
 
 
 def function(word: str, known: Collection[str]) -> str:
-    """A suggestion in place of an unknown function, "" where nothing is near."""
+    """A suggestion for an unknown function, "" if there is none."""
     return _FUNCTIONS.get(word) or near(word, known)
 
 
 def term(word: str, known: Collection[str]) -> str:
-    """A suggestion in place of an unknown term, "" where nothing is near."""
+    """A suggestion for an unknown term, "" if there is none."""
     return _TERMS.get(word) or near(word, known)
 
 
 def key(word: str, terms: Collection[str]) -> str:
-    """A suggestion in place of an unknown key of a spec, "" where nothing is meant by it."""
+    """A suggestion for an unknown key of a spec, "" if there is none."""
     if word in terms:
         return f": {word} is a term: it stands in a list, under mask or score"
     return _KEYS.get(word, "")
 
 
 def rope(word: str) -> str:
-    """A suggestion in place of an unknown key of a spec's rotation, "" where nothing is meant by it."""
+    """A suggestion for an unknown key of a spec's `rope`, "" if there is none."""
     return _ROPE.get(word, "")
 
 
 def axis(word: str, known: Collection[str]) -> str:
-    """A suggestion in place of an unknown axis, "" where nothing is near."""
+    """A suggestion for an unknown axis, "" if there is none."""
     meant = _AXES.get(word.lower())
     return f" (did you mean {meant!r}?)" if meant else near(word, known)

@@ -1,7 +1,8 @@
-"""A mask element by element: which pairs it shows, which tiles it leaves empty, mixed or full, and what kernels visit.
+"""A mask element by element: which pairs are visible, which tiles are empty, mixed or full, and which kernels visit.
 
-Most tiles need no look at their elements: what the kernels skip is empty, what they visit without a mask is full, and a
-lattice of points that shows both kinds proves a tile mixed. All elements of what is left are evaluated, up to a budget.
+Most tiles are classified without all their elements: tiles that the kernels skip are empty, those that they visit
+without a mask are full, and a lattice of points with both values proves a tile mixed. All elements of the remaining
+tiles are evaluated, up to a budget.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from .samples import Told
 from .values import evaluate
 
 EMPTY, MIXED, FULL, UNKNOWN = range(4)
-SKIPPED, MASKED, PLAIN = range(3)  # what kernels do with a tile: nothing, all of it under a mask, all of it
+SKIPPED, MASKED, PLAIN = range(3)  # by kernels: tiles that are skipped, computed with the mask, without it
 
 _LATTICE = 16  # points per side
-_BUDGET = 2**29  # elements that are evaluated to tell tiles apart
-_CHUNK = 2**16  # of them at once: arrays that stay in a core's cache
-_COUNTED = 2**22  # tiles of a kernel, at most, that are counted where values tell whether it visits them
+_BUDGET = 2**29  # elements that are evaluated, at most, to classify tiles
+_CHUNK = 2**16  # elements evaluated at once: arrays that stay in a core's cache
+_COUNTED = 2**22  # tiles of a kernel, at most, that are counted if values of inputs decide which ones it visits
 _SAMPLES = 4  # points per side that a pixel of several elements averages
 
-# by the bits of what tiles are the state, or the treatment, of the tile that they make
+# the state, or the treatment, of a tile that smaller ones make, by the bits of the values that these have
 _STATES = (
     *(UNKNOWN, EMPTY, MIXED, MIXED, FULL, MIXED, MIXED, MIXED),
     *(UNKNOWN, UNKNOWN, MIXED, MIXED, UNKNOWN, MIXED, MIXED, MIXED),
@@ -42,12 +43,12 @@ def count_visited(visits: Any) -> int:
 
 @dataclass(frozen=True)
 class Tiling:
-    """The tiles of a mask, of `size` queries and keys each; arrays by row and column of tiles."""
+    """The tiles of a mask, of `size` queries and keys each; the arrays have rows and columns of tiles."""
 
     size: tuple[int, int]
-    states: Any  # EMPTY, MIXED, FULL, or UNKNOWN where that would have been too much work
+    states: Any  # EMPTY, MIXED, FULL, or UNKNOWN if classifying the tile was too much work
     visits: Any  # SKIPPED, MASKED or PLAIN
-    back: Any = None  # the same of the kernel that owns tiles of keys, where that is another one
+    back: Any = None  # the same for the kernel that owns tiles of keys, if that is a separate one
 
     def count(self, state: int) -> int:
         """The number of tiles in a state."""
@@ -74,13 +75,13 @@ class Tiling:
         return 1 - self.visited / self.total
 
     def coarser(self, times: tuple[int, int]) -> Tiling:
-        """Tiles that so many of these make, along queries and along keys."""
+        """The tiling whose tiles each consist of `times` of these, along queries and along keys."""
         size = self.size[0] * times[0], self.size[1] * times[1]
         return Tiling(size, _united(1 << self.states, times, _STATES), _united(1 << self.visits, times, _VISITS))
 
     @cached_property
     def kernels(self) -> tuple[tuple[str, Tiling], ...]:
-        """Tilings with the kernels that visit tiles so; one entry where all kernels visit the same tiles."""
+        """Tilings with the kernels that visit their tiles; one entry if all kernels visit the same number of tiles."""
         other = replace(self, visits=self.back, back=None) if self.back is not None else self
         if other.visited == self.visited:
             return (("the kernels visit", self),)
@@ -89,7 +90,7 @@ class Tiling:
 
 @dataclass(frozen=True)
 class _Walk:
-    """How programs that own tiles of one side go along the other: lengths, and positions that the sides begin at."""
+    """How programs that own tiles of one side loop over the other: lengths and first positions of both sides."""
 
     along: Side
     spans: tuple[Span, ...]
@@ -102,12 +103,12 @@ class _Walk:
 
     @property
     def owned(self) -> Side:
-        """The side that the programs share out."""
+        """The side of which each program owns a tile."""
         return "q" if self.along == "k" else "k"
 
     @property
     def programs(self) -> int:
-        """Their number."""
+        """The number of programs."""
         return -(-self.length // self.tile)
 
     @property
@@ -118,7 +119,7 @@ class _Walk:
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask over q, k, q_len, k_len and named numbers, and what kernels know of its tiles."""
+    """A mask over q, k, q_len, k_len and named numbers, and what kernels know about its tiles."""
 
     keep: Node
     spans: tuple[Span, ...]
@@ -126,7 +127,7 @@ class Mask:
     q_len: int
     k_len: int
     numbers: Mapping[str, float]
-    back: tuple[Span, ...] | None = None  # of queries, as the kernel that owns tiles of keys knows them
+    back: tuple[Span, ...] | None = None  # spans of queries, for the kernel that owns tiles of keys
 
     @property
     def shift(self) -> int:
@@ -134,7 +135,7 @@ class Mask:
         return self.k_len - self.q_len
 
     def visible(self, rows: Any, keys: Any) -> Any:
-        """The visible pairs of rows and keys, which are arrays that broadcast against each other."""
+        """Which pairs of rows and keys are visible; both are arrays that broadcast against each other."""
         import numpy as np
 
         found = evaluate(self.keep, self._env(q=np.asarray(rows) + self.shift, k=np.asarray(keys)))
@@ -144,7 +145,7 @@ class Mask:
         return {**self.numbers, "q_len": self.q_len, "k_len": self.k_len, "q_begin": self.shift} | positions
 
     def tiles(self, size: tuple[int, int]) -> Tiling:
-        """The states of the tiles for given numbers of queries and keys."""
+        """The tiling into tiles of this many queries and keys."""
         import numpy as np
 
         noted = self._noted(size)
@@ -158,17 +159,17 @@ class Mask:
         return Tiling(size, states, visits, back)
 
     def visits(self, size: tuple[int, int], owns_keys: bool) -> Any:
-        """What a kernel does with each tile: one whose programs own queries, or keys."""
+        """The treatment of each tile by the kernel whose programs own tiles of queries, or of keys."""
         return self._visits(size, owns_keys, self._noted(size))
 
     def last_visits(self, size: tuple[int, int]) -> Any:
-        """What the program that owns the last queries does with each of its tiles."""
+        """The treatment of each of its tiles by the program that owns the last queries."""
         walk = self._walk(size, owns_keys=False)
         last = range(walk.programs)[-1:]
         return self._walked(walk, last, self._noted(size, last[0] * size[0]))[0]
 
     def count(self, size: tuple[int, int], owns_keys: bool) -> tuple[int | None, int]:
-        """The number of tiles that a kernel visits, None where it is too much work to tell; and of all tiles."""
+        """The number of tiles that a kernel visits, None if counting is too much work, and the number of all tiles."""
         walk = self._walk(size, owns_keys)
         total = walk.programs * walk.steps
         if self.told is None:
@@ -188,7 +189,7 @@ class Mask:
         return _Walk("k", self.spans, *queries, *keys)
 
     def _walked(self, walk: _Walk, programs: range, noted: Mapping[str, Any]) -> Any:
-        """The treatment of each tile by some programs, a row for each; so are the extremes that they know."""
+        """The treatment of each tile by some programs, with a row for each program, as in the extremes `noted`."""
         import numpy as np
 
         visits = np.zeros((len(programs), walk.steps), np.int8)
@@ -206,7 +207,7 @@ class Mask:
         return visits
 
     def _ends(self, walk: _Walk, programs: range) -> Iterator[tuple[Any, Any, tuple[Any, Any] | None]]:
-        """For each span the programs' first tiles, those behind their last ones, and between which none has a mask."""
+        """For each span, the programs' first tiles, those after their last ones, and bounds of those without a mask."""
         import numpy as np
 
         first = np.arange(programs.start, programs.stop) * walk.tile
@@ -229,7 +230,7 @@ class Mask:
             after = hi
 
     def _told(self, told: Told, walk: _Walk, programs: range, noted: Mapping[str, Any]) -> Any:
-        """The treatment of each tile by programs that know the extremes of what the mask reads."""
+        """The treatment of each tile by programs that know the extremes of the values that the mask reads."""
         import numpy as np
 
         shape = len(programs), walk.steps
@@ -245,7 +246,7 @@ class Mask:
         return np.select([every, some], [PLAIN, MASKED], SKIPPED)
 
     def _noted(self, size: tuple[int, int], first: int = 0) -> dict[str, Any]:
-        """The extremes of values in tiles from a row on, looked at once for each stretch that shares a value."""
+        """The extremes of values in the tiles from a row on, evaluated once for each run that shares a value."""
         import numpy as np
 
         found: dict[str, Any] = {}
@@ -267,7 +268,7 @@ class Mask:
         return found
 
     def _look(self, states: Any, size: tuple[int, int], rows: int, keys: int) -> None:
-        """Looks into the unknown tiles at so many rows and keys, and notes what that tells of them."""
+        """Evaluates the unknown tiles at this many of their rows and keys, and sets the states that this proves."""
         import numpy as np
 
         every = (rows, keys) == size
@@ -282,7 +283,7 @@ class Mask:
         for start in range(0, len(looked), step):
             tiles = looked[start : start + step]
             some, all_ = np.zeros(len(tiles), bool), np.ones(len(tiles), bool)
-            # past the last row or key stands the last one once more: that changes neither
+            # rows and keys past the last are replaced by the last one: that changes neither
             k = np.minimum(tiles[:, 1, None, None] * size[1] + key, self.k_len - 1)
             for piece in pieces:
                 q = np.minimum(tiles[:, 0, None, None] * size[0] + piece[:, None], self.q_len - 1)
@@ -294,12 +295,12 @@ class Mask:
         states[tuple(found.T)] = alike[like]
 
     def _unlike(self, tiles: Any, size: tuple[int, int]) -> tuple[Any, Any]:
-        """Tiles that may differ from all others of some, and for each of those the place of the one that it is like."""
+        """Those of the tiles that may differ from each other, and for each tile the index of the one that equals it."""
         import numpy as np
 
         if any(n.op == "var" and n.value in ("q", "k") for n in as_one(self.keep).walk()):
             return tiles, np.arange(len(tiles))
-        # whole tiles as far apart show the same where the distance of a pair tells all
+        # if a mask reads only the distance of a pair, whole tiles at the same distance are the same
         whole = ((tiles + 1) * size <= (self.q_len, self.k_len)).all(1)
         apart = (tiles * size) @ (1, -1)
         marks = np.where(whole, apart, max(self.q_len, self.k_len) + np.arange(len(tiles)))
@@ -308,9 +309,9 @@ class Mask:
 
 
 def _stretches(begin: int, end: int, tile: int, step: int | None) -> tuple[Any, Any]:
-    """Starts of stretches that cross no border of a tile and no multiple of a step, and those that begin a tile.
+    """Starts of runs that cross no border of a tile and no multiple of a step, and the indices of those of tiles.
 
-    Without a step one stretch stands for all tiles.
+    Without a step, one run represents all tiles.
     """
     import numpy as np
 
@@ -321,7 +322,7 @@ def _stretches(begin: int, end: int, tile: int, step: int | None) -> tuple[Any, 
 
 
 def _united(bits: Any, times: tuple[int, int], table: tuple[int, ...]) -> Any:
-    """What a table says of all tiles that make one."""
+    """The entry of a table for all bits of the tiles that make one."""
     import numpy as np
 
     for axis, some in enumerate(times):
@@ -330,7 +331,7 @@ def _united(bits: Any, times: tuple[int, int], table: tuple[int, ...]) -> Any:
 
 
 def _joined(marked: Any, column: Any, until: Any = None) -> Any:
-    """In each row the columns from the first marked one to the last, or to where `until` holds first after it."""
+    """In each row, the columns from the first marked one to the last, or up to the next one for which `until` holds."""
     import numpy as np
 
     count = len(column)
@@ -342,16 +343,16 @@ def _joined(marked: Any, column: Any, until: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class Raster:
-    """A mask in pixels of `side` queries and keys; arrays by row and column of pixels."""
+    """A mask in pixels of `side` queries and keys; the arrays have rows and columns of pixels."""
 
     side: int
-    shares: Any  # of the pairs of each that are visible, in sixteenths
-    states: Any  # of the tile around it
+    shares: Any  # the visible share of the pairs of each pixel, in sixteenths
+    states: Any  # of the tile around each pixel
     visits: Any
 
 
 def raster(mask: Mask, tiling: Tiling, longest: int) -> Raster:
-    """The pixels of a picture whose longer side has at most so many; one of many elements averages a sample."""
+    """The pixels of a picture, at most `longest` on a side; a pixel of many elements averages a sample of them."""
     import numpy as np
 
     side = power(-(-max(mask.q_len, mask.k_len) // longest))
@@ -368,7 +369,7 @@ def raster(mask: Mask, tiling: Tiling, longest: int) -> Raster:
 
 
 def _points(length: int, side: int, samples: int) -> Any:
-    """For each pixel along an axis the positions that it averages; steps of unequal length see no false patterns."""
+    """The positions that each pixel along an axis averages; steps of unequal length avoid aliasing."""
     import numpy as np
 
     i = np.arange(-(-length // side) * samples)
@@ -377,5 +378,5 @@ def _points(length: int, side: int, samples: int) -> Any:
 
 
 def power(value: int) -> int:
-    """The power of two that is no less."""
+    """The smallest power of two that is not less."""
     return 1 << (value - 1).bit_length()

@@ -1,4 +1,4 @@
-"""How decoding goes through a cache: which keys a new token reads, and how many of them each program does."""
+"""How decoding reads a cache: which keys a new token reads, and how many of them each program processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOTES = (
 
 
 def text(spec: Spec, mask: Mask) -> str:
-    """The keys that are read, how they are split and which splits are seen, as `explain` prints it."""
+    """The keys that are read, how they are split and how many splits the last query sees, as `explain` prints it."""
     if "decode" not in spec.exports:
         return ""
     read = " and ".join(f"[{lo}, {hi})" for lo, hi in cached_range.build(spec).read)
@@ -29,7 +29,7 @@ def text(spec: Spec, mask: Mask) -> str:
 
 
 def _rows(planned: Plan, mask: Mask) -> Iterator[tuple[str, ...]]:
-    """For each range of head sizes the tiles of few rows, and those of many."""
+    """For each range of head sizes, the tiles for few rows, and those for many."""
     assert planned.decode
     least = 1
     for size, (short, _, many) in planned.decode.splits["16BIT"].items():

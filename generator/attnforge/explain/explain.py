@@ -1,4 +1,4 @@
-"""Draws what a variant's mask shows and which tiles it needs: as text, as a picture, on a page."""
+"""Draws the visible pairs of a variant's mask and the tiles it needs: as text, as a picture, on a page."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from . import picture, samples, svg, terminal
 from .arrays import Mask, Tiling, power
 from .page import Page
 
-_TILES = (16, 128)  # in a row of a picture, at least and at most
-_GUESSES = 16  # tokens of a tree that are drawn
-_BLOCKS = 2**26  # that a value is worked out for, at most
+_TILES = (16, 128)  # the number in a row of a picture, at least and at most
+_GUESSES = 16  # tokens in the drawing of a tree
+_BLOCKS = 2**26  # blocks for which a value is evaluated, at most
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A variant's mask for so many queries and keys, and its tiles."""
+    """A variant's mask for given numbers of queries and keys, and its tiles."""
 
     spec: Spec
     mask: Mask
     tiling: Tiling
-    notes: tuple[str, ...]  # which sample was drawn of what a call gives
+    notes: tuple[str, ...]  # which samples stand in for what a call gives
 
     def text(self) -> str:
         """The drawing for standard output."""
@@ -56,12 +56,12 @@ class Drawn:
 
 
 def page(spec: Spec, q_len: int, k_len: int, given: samples.Given | None = None) -> str:
-    """One self-contained page that tells and draws the same, and shows the kernels."""
+    """One self-contained page with the same text and drawing, and with the kernels."""
     return Page(spec, q_len, k_len, tile_size(q_len, k_len), given).write()
 
 
 def draw(spec: Spec, q_len: int, k_len: int, given: samples.Given | None = None) -> Drawn:
-    """The mask of a variant, with a sample of what only a call gives."""
+    """The mask of a variant, with samples of the inputs that only a call gives."""
     sample = samples.take(spec, given)
     _feasible(sample, q_len, k_len)
     mask = Mask(sample.mask, sample.spans, sample.known, q_len, k_len, sample.numbers(q_len, k_len), sample.back)
@@ -70,14 +70,14 @@ def draw(spec: Spec, q_len: int, k_len: int, given: samples.Given | None = None)
 
 
 def tile_size(q_len: int, k_len: int) -> int:
-    """The side of the tiles that a picture shows: 128, as kernels have it, where that gives a good number of them."""
+    """The side of the tiles in a picture: 128, as in kernels, if that gives a good number of them."""
     longest = max(q_len, k_len)
     fewest, most = (power(-(-longest // tiles)) for tiles in _TILES)
     return max(min(128, fewest), most)
 
 
 def lengths(text: str) -> tuple[int, int]:
-    """So many queries and keys as the command line gives."""
+    """The numbers of queries and keys that the command line gives."""
     try:
         q_len, k_len = (int(part) for part in text.split(","))
     except ValueError:
@@ -88,7 +88,7 @@ def lengths(text: str) -> tuple[int, int]:
 
 
 def _feasible(sample: samples.Sample, q_len: int, k_len: int) -> None:
-    """Tells of lengths with more blocks of pairs than can be looked at, where kernels know a value of each."""
+    """Refuses lengths with more blocks of pairs than can be evaluated, if kernels know a value for each block."""
     for note in sample.known.notes if sample.known else ():
         rows, keys = (note.steps.get(side, 1 << 20) for side in ("q", "k"))
         if -(-q_len // rows) * -(-k_len // keys) > _BLOCKS:
@@ -99,7 +99,7 @@ def _feasible(sample: samples.Sample, q_len: int, k_len: int) -> None:
 
 
 def given(spec: Spec, head: int | None, numbers: Sequence[str]) -> samples.Given | None:
-    """A head and numbers, each written NAME=N, as the command line gives them; None where it gives none."""
+    """A head and numbers, each written NAME=N, as the command line gives them; None if it gives none."""
     sample = samples.take(spec)
     known = {p.name.lstrip("#"): p for p in sample.parameters if p.name != "h"}
     found: dict[str, float] = {}
@@ -132,12 +132,12 @@ def _number(name: str, text: str, parameter: samples.Parameter) -> float:
 
 
 def shape(spec: Spec) -> tuple[int, int]:
-    """So many queries and keys that a picture shows what the numbers in the mask do, within reason."""
+    """Numbers of queries and keys with which a picture shows the effect of the mask's numbers, within reason."""
     whole = tile_ranges.mask(spec)
     nodes = list(whole.walk()) if whole else []
     largest = max((n.value for n in nodes if n.op == "num" and isinstance(n.value, int)), default=0)
     read = {n.value for n in nodes if n.op == "input"}
-    # what tells each query which queries it sees is a tree of guesses: few of them, behind older keys
+    # an input that says which queries each query sees is a tree of guesses: few of them, after older keys
     guesses = any(given.name in read and given.rows == ("query", "query") for given in spec.inputs)
     k_len = min(max(2 * _GUESSES if guesses else 1024, power(4 * largest)), 16384)
     return (_GUESSES if guesses else k_len), k_len

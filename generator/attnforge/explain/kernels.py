@@ -1,4 +1,4 @@
-"""Which kernels a call takes on Hopper GPUs, and how many tiles those of each target visit."""
+"""Which kernels a call uses on Hopper GPUs, and how many tiles those of each target visit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .columns import aligned
 
 TITLE = "Kernels on Hopper GPUs, float16 and bfloat16"
 _UNCOUNTED = "? where so many tiles are not looked at, of which only values tell whether they are visited"
-_PORTABLE = {"forward": ("forward",), "backward": ("backward_dq", "backward_dkv")}  # what makes a pass of them
+_PORTABLE = {"forward": ("forward",), "backward": ("backward_dq", "backward_dkv")}  # the kernels of each pass
 
 
 def text(spec: Spec, mask: Mask) -> str:
-    """The passes by head size and the tiles they visit, as `explain` prints them. Nothing without such kernels."""
+    """The passes by head size and the tiles they visit, as `explain` prints them; "" without such kernels."""
     rows = list(_rows(plan.build(spec), mask, reach.build(spec).of(mask.numbers)))
     if not rows:
         return ""
@@ -27,7 +27,7 @@ def text(spec: Spec, mask: Mask) -> str:
 
 
 def _rows(planned: Plan, mask: Mask, far: int) -> Iterator[tuple[str, ...]]:
-    """For each pass and each range of head sizes the choice that a call makes whose queries see so far."""
+    """For each pass and each range of head sizes, the choice of kernels by a call whose queries see `far` keys back."""
     for its, sizes in planned.tables.hopper.items():
         for size, by_length in sizes.items():
             limits = planned.tables.faster[its].get(size, ())
@@ -39,7 +39,7 @@ def _rows(planned: Plan, mask: Mask, far: int) -> Iterator[tuple[str, ...]]:
 
 
 def _when(limits: Sequence[int], least: int = 0) -> str:
-    """For which numbers of keys a call takes these kernels, and how many before its own a query has to see."""
+    """The numbers of keys for which a call uses these kernels, and how many keys before its own a query has to see."""
     if limits and least:
         return f"{_when(limits)} if queries see {least} before theirs"
     if limits == (0,):

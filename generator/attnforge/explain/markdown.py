@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-# signs that mean something between words; an underscore does only beside a word's end
+# signs that have a meaning in Markdown; an underscore only has one at the edge of a word
 _SIGNS = re.compile(r"[\\`*\[\]<>|~$&]|(?<![^\W_])_|_(?![^\W_])")
 _OPENING = re.compile(r"^(\d*)([#+=.)-])")
 _PAPERS = re.compile(r"arXiv:(\d{4}\.\d{4,5})|doi:(10\.[^\s,;()\\]+)")
 
 
 def words(text: str) -> str:
-    """Text on one line; what stands between backticks stays code."""
+    """Text on one line; text between backticks stays code."""
     parts = re.split(r"(`[^`]+`)", " ".join(text.split()))
     plain = "".join(part if i % 2 else _SIGNS.sub(r"\\\g<0>", part) for i, part in enumerate(parts))
     return _OPENING.sub(r"\1\\\2", plain)
@@ -46,7 +46,7 @@ def fenced(text: str, language: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are Markdown already; a bar in code parts cells, too, so it is escaped there."""
+    """A table of cells that are Markdown already; a bar separates cells even inside code, so it is escaped there."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
 
@@ -56,7 +56,7 @@ def _cell(text: str) -> str:
 
 
 def link(text: str, target: Path, page: Path, root: Path) -> str:
-    """A link from a page to a file or folder, or the text alone where one of them stands outside of the root."""
+    """A link from a page to a file or folder, or the text alone if one of them is outside of the root."""
     root, target, folder = root.resolve(), target.resolve(), page.resolve().parent
     if not all(path.is_relative_to(root) for path in (target, folder)):
         return text
@@ -64,5 +64,5 @@ def link(text: str, target: Path, page: Path, root: Path) -> str:
 
 
 def address(path: str) -> str:
-    """A relative path as links name it."""
+    """A relative path, quoted for a link."""
     return quote(path)

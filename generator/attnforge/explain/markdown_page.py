@@ -1,4 +1,4 @@
-"""The page of a variant in Markdown, with its picture beside it: what it is, how it is called, what it computes."""
+"""The page of a variant in Markdown, with its picture beside it: its description, its call, its formulas."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .explain import Drawn
 
 @dataclass(frozen=True)
 class Sheet:
-    """All that the template reads. `path` is the spec's file, `page` the one to be written; links stay in `root`."""
+    """Everything that the template reads. `path` is the spec's file, `page` the one to write; links stay in `root`."""
 
     drawn: Drawn
     path: Path
     page: Path
     root: Path
-    alike: tuple[Spec, ...] = ()  # other variants of the same formula, whose pages stand beside this one
+    alike: tuple[Spec, ...] = ()  # other variants of the same formula, whose pages are beside this one
 
     def files(self) -> dict[Path, str]:
         """The page and its picture."""
@@ -47,12 +47,12 @@ class Sheet:
 
     @property
     def description(self) -> str:
-        """What the variant is."""
+        """The description of the variant."""
         return markdown.words(self.spec.description)
 
     @property
     def citation(self) -> str:
-        """Where it stems from."""
+        """The model or paper that it comes from."""
         return markdown.cited(self.spec.citation).rstrip(".")
 
     @property
@@ -63,7 +63,7 @@ class Sheet:
 
     @property
     def same(self) -> str:
-        """The other variants of the same formula, each with what tells it apart."""
+        """The other variants of the same formula, each with its traits if they differ."""
         found = []
         for other in self.alike:
             apart = "" if summary.traits(other) == summary.traits(self.spec) else f" ({summary.traits(other)})"
@@ -72,7 +72,7 @@ class Sheet:
 
     @property
     def links(self) -> tuple[str, ...]:
-        """Where its spec and its package are."""
+        """Links to its spec and its package."""
         package = self.root / "generated" / self.spec.name
         shown = [markdown.link(markdown.code(self.spec.source), self.path, self.page, self.root)]
         if package.is_dir():
@@ -86,7 +86,7 @@ class Sheet:
 
     @property
     def image(self) -> str:
-        """The picture, and what it shows in words."""
+        """The picture, with its content in words."""
         mask, tiling = self.drawn.mask, self.drawn.tiling
         saved = f"{100 * tiling.saved:.1f} % of the work saved"
         saved += "".join(f", {100 * one.saved:.1f} % where {who}" for who, one in tiling.kernels[1:])
@@ -111,7 +111,7 @@ class Sheet:
 
     @property
     def call(self) -> str:
-        """A call with the keywords that it cannot do without."""
+        """A call with the keywords that it requires."""
         given = [a.name for a in self.plan.arguments if not a.absent]
         cuts = ["cu_seqlens", "max_seqlen"] if self.spec.packed else []
         keywords = "".join(f", {name}={name}" for name in (*cuts, *given))
@@ -136,7 +136,7 @@ class Sheet:
 
 
 def _type(argument: Argument, shape: str) -> str:
-    """The type of a keyword as a caller thinks of it; sizes that are rounded up are written so."""
+    """The type of a keyword as a caller thinks of it; sizes that are rounded up have ceiling brackets."""
     kind = argument.dtype if argument.kind == "scalar" or argument.dtype != "float" else ""
     rounded = re.sub(r"-\(-(\w+) // (\w+)\)", r"⌈\1 / \2⌉", shape)
     return markdown.words(" ".join(filter(None, (kind, rounded))))

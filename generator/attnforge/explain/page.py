@@ -25,7 +25,7 @@ from ..printing.spec_text import plain
 from ..render import render
 from . import samples, trace
 
-_SHORT, _LETTERS = 6, "ijlmn"  # parts of an index that stands in a formula; names of those that do not
+_SHORT, _LETTERS = 6, "ijlmn"  # nodes of an index that is shown in a formula, at most; names of longer ones
 _VARIABLES = {"q_len": "qLen", "k_len": "kLen", "q_first": "first", "q_last": "last"}
 _VARIABLES |= {"k_first": "kFirst", "k_last": "kLast", "q_begin": "(kLen - qLen)"}
 _SCORE, _AFTER = "<mi>score</mi>", "<mi>score′</mi>"
@@ -54,7 +54,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Ends:
-    """A span of keys that kernels visit, as JavaScript."""
+    """A span of keys that kernels visit, as JavaScript; `full` is the part that needs no mask."""
 
     lo: str
     hi: str
@@ -63,7 +63,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class Noted:
-    """A value whose extremes kernels note for each tile, as JavaScript; `step` is 0 for a side without effect on it."""
+    """A value, as JavaScript, whose extremes kernels record for each tile; the step of a side without effect is 0."""
 
     rows: int
     keys: int
@@ -72,7 +72,7 @@ class Noted:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of code as markup, and the terms that it stems from."""
+    """A line of code as markup, and the terms that it implements."""
 
     markup: str
     terms: frozenset[int]
@@ -80,7 +80,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Page:
-    """All that the templates of the page read."""
+    """Everything that the templates of the page read."""
 
     spec: Spec
     q_len: int
@@ -89,12 +89,12 @@ class Page:
     given: samples.Given | None = None
 
     def write(self) -> str:
-        """The page, which needs nothing else."""
+        """The page, which is self-contained."""
         return render.page({"page": self, "spec": self.spec})
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The terms by their place."""
+        """The labels of the terms: the masks, then the scores."""
         return (*(mask.label for mask in self.spec.masks), *(score.label for score in self.spec.scores))
 
     @cached_property
@@ -105,7 +105,7 @@ class Page:
         return mathml.mathml(_tidy(plain(node)), self._subscripts)
 
     def _stated(self, markup: str, term: int, label: str) -> list[Equation]:
-        """An equation, and what it calls the long indices that stand in it."""
+        """An equation, and definitions of the names that it uses for long indices."""
         found = [Equation(markup, term, label)]
         for name, index in self._subscripts.untold():
             found.append(Equation(row(f"<mi>{name}</mi><mo>=</mo>", self._math(index)), term, label))
@@ -137,7 +137,7 @@ class Page:
 
     @cached_property
     def ranges(self) -> tuple[Equation, ...]:
-        """The keys that a tile of queries needs, the other way round, and the part of them that needs no mask."""
+        """The keys that a tile of queries needs, the queries that a tile of keys needs, and parts without a mask."""
         found: list[Equation] = []
         directions: tuple[tuple[Side, str, str], ...] = (("k", "keys", "queries"), ("q", "queries", "keys"))
         for along, name, others in directions:
@@ -174,7 +174,7 @@ class Page:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Their names in the script."""
+        """The names of the numbers in the script."""
         return tuple(f"p{i}" for i in range(len(self.controls)))
 
     @property
@@ -198,7 +198,7 @@ class Page:
 
     @property
     def back(self) -> tuple[tuple[str, str], ...] | None:
-        """The spans of queries as JavaScript over the first and the last key of a tile, where a kernel walks them."""
+        """The spans of queries as JavaScript over the first and the last key of a tile, if a kernel loops over them."""
         if self.sample.back is None:
             return None
         none = ("kLen - qLen", "kLen")
@@ -207,18 +207,18 @@ class Page:
 
     @property
     def noted(self) -> tuple[Noted, ...]:
-        """The values that kernels note of the tensors that the mask reads."""
+        """The values, of tensors that the mask reads, whose extremes kernels record."""
         notes = self.sample.known.notes if self.sample.known else ()
         return tuple(Noted(n.steps.get("q", 0), n.steps.get("k", 0), self._script(n.value)) for n in notes)
 
     @property
     def ranged(self) -> bool:
-        """True if kernels visit one range of the tiles that show something."""
+        """True if kernels visit one range of tiles, around all those with visible pairs."""
         return self.sample.known is not None and self.sample.known.ranged
 
     @property
     def states(self) -> tuple[str, str]:
-        """Conditions for a tile to show anything, and to show all, as JavaScript over its ends and notes."""
+        """Conditions for any pair, and all pairs, of a tile to be visible, as JavaScript over its ends and notes."""
         assert self.sample.known is not None
         return self._script(self.sample.known.some), self._script(self.sample.known.every)
 
@@ -243,7 +243,7 @@ class Page:
 
 
 class _Subscripts:
-    """Markup of where an expression reads an input; an index that would bury the formula gets a name."""
+    """Markup of the indices at which an expression reads an input; an index that is too long gets a name."""
 
     def __init__(self, inputs: dict[str, Input]) -> None:
         self.inputs = inputs
@@ -262,14 +262,14 @@ class _Subscripts:
         return f"<mi>{self.named.setdefault(index, _LETTERS[number] if number < len(_LETTERS) else f'i{number}')}</mi>"
 
     def untold(self) -> list[tuple[str, Node]]:
-        """The names that were given since the last time, and the indices they stand for."""
+        """The names that were given since the last call, and the indices that they stand for."""
         found = [(name, index) for index, name in self.named.items()][self.told :]
         self.told = len(self.named)
         return found
 
 
 def _tidy(node: Node) -> Node:
-    """The expression with operations on whole literals carried out, such as options often leave."""
+    """The expression with operations on integer literals evaluated, which options often leave."""
     args = tuple(map(_tidy, node.args))
     found = Node(node.op, args, node.value, node.type, node.column)
     literal = args and node.type == "int" and all(arg.op == "num" for arg in args)
@@ -277,7 +277,7 @@ def _tidy(node: Node) -> Node:
 
 
 def _own(axis: Axis) -> Node:
-    """The entry that a query or a key reads by itself."""
+    """The implicit index of an axis."""
     place = Node("var", (), IMPLICIT[axis.kind], "int")
     if not axis.divided:
         return place
@@ -286,7 +286,7 @@ def _own(axis: Axis) -> Node:
 
 
 def _coloured(text: str) -> Iterator[str]:
-    """Each line of Python code as markup, with comments, strings and words of the language told apart."""
+    """Each line of Python code as markup, with comments, strings and keywords highlighted."""
     lines = text.splitlines()
     marks: list[list[tuple[int, int, str]]] = [[] for _ in lines]
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

@@ -1,4 +1,4 @@
-"""Draws a mask as an image: its elements, the tiles over them, and what the kernels make of those."""
+"""Draws a mask as an image: its elements, the tiles over them, and which of those kernels visit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .arrays import EMPTY, FULL, MIXED, SKIPPED, UNKNOWN, Mask, Tiling, power, r
 BLUE, ORANGE, PALE, ROSE, GREY = "#3b76af", "#e8862e", "#fbe7d0", "#f6d9dc", "#eceff3"
 INK, QUIET = "#1f2933", "#616e7c"
 _LONGEST = 1024  # pixels of the picture's longer side
-_LINES = 32  # of the grid, at most, in one direction
+_LINES = 32  # lines of the grid, at most, in one direction
 _TICKS = 8
-_WIDE, _TALL, _LEAST = 9.6, 7.4, 5.2  # of the picture in inches; it is lower where the mask is wide
-_PLOT, _AROUND = 5.76, 1.924  # the mask's width, and what stands above and below it
+_WIDE, _TALL, _LEAST = 9.6, 7.4, 5.2  # width, greatest and least height in inches; wide masks are lower
+_PLOT, _AROUND = 5.76, 1.924  # the mask's width, and the space above and below it, in inches
 
 
 def needed(option: str) -> None:
-    """Tells that an option draws, where there is nothing to draw with."""
+    """Refuses an option that draws if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise click.UsageError(f"{option} needs matplotlib: pip install matplotlib")
 
@@ -44,7 +44,7 @@ def write(path: Path, mask: Mask, tiling: Tiling, caption: Caption) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # the font that matplotlib brings, whatever else is installed
+    # the font that matplotlib includes, whatever else is installed
     with matplotlib.rc_context({"font.family": "DejaVu Sans", "text.color": INK, "axes.edgecolor": QUIET}):
         tall = min(_TALL, max(_LEAST, _PLOT * mask.q_len / mask.k_len + _AROUND)) if square(mask) else _TALL
         figure = Figure(figsize=(_WIDE, tall), dpi=150, facecolor="white")
@@ -103,7 +103,7 @@ def legend(tiling: Tiling) -> list[Entry]:
 
 
 def visited(tiling: Tiling) -> list[str]:
-    """Counts of visited tiles, with separate ones for kernels that visit others than the picture shows."""
+    """Counts of visited tiles, with separate ones for kernels that visit other tiles than the picture shows."""
     (_, shown), *others = tiling.kernels
     lines = [f"{number(shown.visited)} of {number(shown.total)} tiles are visited"]
     return lines + [f"{who} {number(one.visited)}: {100 * one.saved:.1f} % saved" for who, one in others]
@@ -142,12 +142,12 @@ def _axes(axes: Any, mask: Mask, size: tuple[int, int]) -> None:
 
 
 def _down(figure: Any, y: float) -> float:
-    """A height that is meant for the tallest picture, as far from the top of a lower one."""
+    """A height, given for the tallest picture, at the same distance from the top of a lower one."""
     return 1 - (1 - y) * _TALL / float(figure.get_figheight())
 
 
 def _up(figure: Any, y: float) -> float:
-    """The place measured from the bottom."""
+    """The same, at the same distance from the bottom."""
     return y * _TALL / float(figure.get_figheight())
 
 
@@ -203,7 +203,7 @@ def _legend(figure: Any, tiling: Tiling) -> None:
 
 
 def number(value: int) -> str:
-    """A number as pictures show it, its thousands apart."""
+    """A number as pictures show it, with its thousands separated."""
     return f"{value:,}".replace(",", "\u2009").replace("-", "\u2212")
 
 

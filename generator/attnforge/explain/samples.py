@@ -1,8 +1,8 @@
 """Stand-ins for what only a call gives, so that every mask can be drawn: each is a rule in the expression language.
 
-A rule replaces the input in the mask's expression, and reads numbers that a reader may change: the documents that the
-tokens belong to, the seed of random bits, the length of a prefix. All is taken for batch entry 0 and, unless another
-one is asked for, head 0.
+A rule replaces the input in the mask's expression, and reads numbers that a reader may change: the number of documents
+that the tokens belong to, the seed of random bits, the length of a prefix. All rules are for batch entry 0 and, unless
+another one is asked for, head 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SIDES: dict[str, Side] = {"query": "q", "key": "k"}
 
 @dataclass(frozen=True)
 class Parameter:
-    """A number that a sample hangs on; `value` is an expression over q_len and k_len."""
+    """A number that a sample depends on; `value` is an expression over q_len and k_len."""
 
     name: str
     label: str
@@ -40,21 +40,21 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Note:
-    """A value whose least and greatest kernels note for each tile, as `NAME_least` and `NAME_most`."""
+    """A value whose extremes kernels record for each tile, as `NAME_least` and `NAME_most`."""
 
     name: str
-    steps: dict[Side, int]  # how many positions of a side share one value; a side that it does not hang on is not there
-    value: Node  # a whole number over q and k
+    steps: dict[Side, int]  # how many positions of a side share one value; sides without effect on it are absent
+    value: Node  # an integer expression over q and k
 
 
 @dataclass(frozen=True)
 class Told:
-    """Conditions for a tile to show anything, and to show all, over notes and the tile's ends."""
+    """Conditions for any pair, and for all pairs, of a tile to be visible, over notes and the tile's ends."""
 
     notes: tuple[Note, ...]
     some: Node
     every: Node
-    ranged: bool  # whether they visit one range of tiles; else they step over what shows nothing
+    ranged: bool  # whether kernels visit one range of tiles; otherwise they skip each tile without visible pairs
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,19 @@ class Sample:
 
     mask: Node
     spans: tuple[Span, ...]  # of keys
-    back: tuple[Span, ...] | None  # of queries, where some kernels walk along these and others do not
+    back: tuple[Span, ...] | None  # of queries, if some kernels loop over these and others do not
     known: Told | None
     parameters: tuple[Parameter, ...]
-    notes: tuple[str, ...]  # what was taken, for people; `{name}` stands for the parameter's value
-    places: tuple[str, ...] = ()  # the heads and the batch entry that it was taken for
+    notes: tuple[str, ...]  # descriptions of the samples for people; `{name}` stands for the parameter's value
+    places: tuple[str, ...] = ()  # the heads and the batch entry that it is for
 
     def numbers(self, q_len: int, k_len: int) -> dict[str, float]:
-        """The values of the parameters for so many queries and keys."""
+        """The values of the parameters for given numbers of queries and keys."""
         lengths = {"q_len": q_len, "k_len": k_len}
         return {p.name: evaluate(p.value, lengths) for p in self.parameters}
 
     def told(self, q_len: int, k_len: int) -> tuple[str, ...]:
-        """The notes for so many queries and keys."""
+        """The notes for given numbers of queries and keys."""
         return tuple(note.format_map(self.numbers(q_len, k_len)) for note in self.notes)
 
 
@@ -110,7 +110,7 @@ def _value(name: str, value: Node) -> str:
 
 
 def _apart(name: str) -> str:
-    """The name of a number, marked where it is what ends or extremes of tiles are called."""
+    """The name of a number, marked if ends or extremes of tiles have such names."""
     return f"#{name}" if re.fullmatch(r"[qk]_(first|last)|\w+_(least|most)", name) else name
 
 
@@ -155,7 +155,7 @@ class _Taken:
         self.places: list[str] = []
 
     def replaced(self, node: Node) -> Node:
-        """The expression with the rules of inputs in their place, and parameters for all else that a call gives."""
+        """The expression with inputs replaced by their rules, and everything else that a call gives by parameters."""
         if node.op == "input":
             return self._input(self.inputs[str(node.value)], [self.replaced(arg) for arg in node.args])
         if node.op == "option":
@@ -198,7 +198,7 @@ class _Taken:
         self.places.append(f"{side} {source(self._asked(number, _int(0)))}")
 
     def _asked(self, name: str, value: Node) -> Node:
-        """The number that was asked for in place of a sample's, if one was."""
+        """The number that the reader asked for, or else the sample's."""
         asked = self.given.numbers.get(name.lstrip("#"))
         return value if asked is None else _int(int(asked)) if value.type == "int" else _float(asked)
 
@@ -241,13 +241,13 @@ class _Taken:
 
     @staticmethod
     def _own(axis: Axis) -> Node:
-        """The entry that a query or a key reads by itself."""
+        """The entry that a query or a key reads implicitly."""
         place = _var("k") if axis.kind == "key" else _of("-", _var("q"), _SHIFT)
         return _of("//", place, int(axis.per)) if axis.divided else place
 
     @staticmethod
     def _written(axis: Axis, index: Node) -> Node:
-        """The entry at a written index, which is clamped; along an axis of queries or keys that is a position."""
+        """The entry at an explicit index, which is clamped; along an axis of queries or keys it is a position."""
         if axis.kind == "token" and index.op == "var":
             return index
         place = _of("-", index, _SHIFT) if axis.kind == "query" else index
@@ -270,7 +270,7 @@ class _Taken:
         return self._number(given.name, given.name, value, low, most if given.maximum is None else given.maximum)
 
     def _numbers(self, given: Input, places: list[Node]) -> Node:
-        """Random numbers between the limits; where one is open, close to the other, or up to the number of keys."""
+        """Random numbers between the limits; if one is missing, close to the other, or up to the number of keys."""
         if given.dtype == "int" and given.name in self.bounds and given.maximum is None:
             least = int(given.minimum or 0)
             self.notes[f"{given.name}: random numbers from {least} to k_len"] = None
@@ -300,7 +300,7 @@ class _Taken:
         return _of("//", _of("*", position, count), _var("k_len"))
 
     def _tree(self, given: Input, row: Node, column: Node) -> Node:
-        """A tree of tokens as decoding of several guesses at once has it: branches that take turns, from one root."""
+        """A tree of tokens as in speculative decoding: interleaved branches from one root."""
         asked = self._asked("#branches", _int(3))
         count = self._number("#branches", "branches", asked, 1, LARGEST)
         self.notes[f"{given.name}: a tree of {source(asked)} branches"] = None
@@ -317,7 +317,7 @@ class _Taken:
     def _random(self, given: Input, places: list[Node]) -> Node:
         """A number from 0 to a prime less 1 that looks random from place to place; all its steps stay below 2**53."""
         seed = self._number("#seed", "seed of the random numbers", self._asked("#seed", _int(0)), 0, 1 << 16)
-        # what tells inputs apart: their order among the inputs
+        # inputs are told apart by their order
         mixed = _of("+", _of("*", seed, 1299709), 15485863 + 32452843 * (1 + list(self.inputs).index(given.name)))
         for turn in range(3):
             for i, place in enumerate(places):

@@ -68,7 +68,7 @@ def meaning(argument: Argument) -> str:
 
 
 def limits(low: float | None, high: float | None) -> str:
-    """Between what a number lies, as far as that says more than what all numbers keep to."""
+    """The limits of a number in words, without those that hold for all numbers."""
     low, high = (None if x is None or abs(x) == LARGEST else x for x in (low, high))
     if low is not None and high is not None:
         return f"from {low} to {high}"
@@ -84,7 +84,7 @@ def _keywords(spec: Spec) -> Section:
 
 
 def tiles(spec: Spec) -> Section:
-    """The keys that a tile of queries needs, and the other way round."""
+    """The keys that a tile of queries needs, and the queries that a tile of keys needs."""
     if not spec.masks:
         return Section("Tiles", (("every key is visible: all tiles are full", ""),))
     lines: list[tuple[str, str]] = []
@@ -110,7 +110,7 @@ def telling(spec: Spec) -> tuple[str, ...]:
 
 
 def _undecided(spec: Spec) -> list[str]:
-    """The masks that neither positions nor a call's values decide for tiles."""
+    """The masks that neither positions nor a call's values decide for whole tiles."""
     alone = {mask.label: dataclasses.replace(spec, masks=(mask,)) for mask in spec.masks}
     nothing = ranges.Span(None, None, None, None, False)
     return [
@@ -125,7 +125,7 @@ def _interval(lo: Node | None, hi: Node | None) -> str:
 
 
 def _first_named(node: Node) -> Node:
-    """The expression with the position of the first query under the name that intervals have for it."""
+    """The expression with the position of the first query under the name that it has in intervals."""
     if node == positions.FIRST:
         return dataclasses.replace(node, value="first")
     return dataclasses.replace(node, args=tuple(map(_first_named, node.args)))

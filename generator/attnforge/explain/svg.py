@@ -1,4 +1,4 @@
-"""Draws a mask as an SVG of few bytes, the same on every machine: rectangles of pixels of one colour, and a legend."""
+"""Draws a mask as a small SVG, the same on every machine: rectangles of pixels of one colour, and a legend."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from .arrays import EMPTY, FULL, MIXED, SKIPPED, UNKNOWN, Mask, Raster, Tiling, raster
 from .picture import BLUE, GREY, INK, ORANGE, PALE, QUIET, ROSE, borders, legend, number, square, ticks, visited
 
-_LONGEST = 128  # pixels of the longer side: what a page shows, in a few thousand rectangles at most
+_LONGEST = 128  # pixels of the longer side: as many as a page shows, in a few thousand rectangles at most
 _PLOT, _LEFT, _TOP = 480, 56, 20
 _LEGEND, _WIDE, _LEAST = 566, 760, 300  # where the legend begins, the picture's width, its height at least
 
 
 def svg(mask: Mask, tiling: Tiling, title: str) -> str:
-    """The picture as a file's text; the title is for those who do not see it."""
+    """The picture as the text of a file; the title is for readers who cannot see it."""
     scale = _PLOT / max(mask.q_len, mask.k_len)
     wide, tall = (mask.k_len * scale, mask.q_len * scale) if square(mask) else (_PLOT, _PLOT)
     height = max(round(tall) + _TOP + 50, _LEAST)
@@ -45,7 +45,7 @@ def drew(path: Path, name: str) -> bool:
 
 
 def _elements(mask: Mask, tiling: Tiling) -> Iterator[str]:
-    """A path for each colour, over queries and keys; what is empty stands behind the rest."""
+    """A path for each colour, over queries and keys; that of empty tiles is the background."""
     yield f'<path fill="{GREY}" d="M0 0h{mask.k_len}v{mask.q_len}h-{mask.k_len}z"/>'
     drawn = raster(mask, tiling, _LONGEST)
     found: dict[str, list[str]] = {}
@@ -58,7 +58,7 @@ def _elements(mask: Mask, tiling: Tiling) -> Iterator[str]:
 
 
 def _colours(drawn: Raster) -> list[list[str]]:
-    """The colour of each pixel; none where nothing has to be drawn."""
+    """The colour of each pixel, "" if nothing has to be drawn."""
     shades = [_between(PALE, ORANGE, share) for share in range(17)]
 
     def colour(share: int, state: int, visit: int) -> str:
@@ -71,7 +71,7 @@ def _colours(drawn: Raster) -> list[list[str]]:
 
 
 def _rectangles(rows: list[list[str]]) -> Iterator[tuple[str, tuple[int, int, int, int]]]:
-    """Runs of one colour, those of the same ends in following rows as one: x, y and the ends."""
+    """Runs of one colour, merged if they have the same ends in successive rows: the colour, x, y and the ends."""
     pending: dict[tuple[int, int, str], int] = {}
     for y, row in enumerate([*rows, []]):
         runs = set(_runs(row))
@@ -93,7 +93,7 @@ def _runs(row: list[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def _between(first: str, last: str, share: int) -> str:
-    """A colour so many sixteenths of the way from one to another."""
+    """A colour that is `share` sixteenths of the way from one to another."""
     ends = ([int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (first, last))
     return "#" + "".join(f"{(a * (16 - share) + b * share + 8) // 16:02x}" for a, b in zip(*ends, strict=True))
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MOST = 64  # signs per side
 _PLAIN, _SHADES = "./#?", "·▒█?"
 _MEANING = {FULL: "all visible", MIXED: "some visible", EMPTY: "none visible", UNKNOWN: "not looked into"}
-_PART, _DARK, _DIM = "#c79a6b", "#6b5a48", "#4a5058"  # some of a mixed tile, none of it, none of an empty one
+_PART, _DARK, _DIM = "#c79a6b", "#6b5a48", "#4a5058"  # partly visible in a mixed tile, hidden in one, in an empty tile
 
 
 def draw(mask: Mask, tiling: Tiling, notes: Sequence[str]) -> str:
@@ -32,12 +32,12 @@ def draw(mask: Mask, tiling: Tiling, notes: Sequence[str]) -> str:
 
 
 def blocks(mask: Mask, tiling: Tiling, notes: Sequence[str]) -> str:
-    """The drawing as text for a page, in block characters: two side by side make a square."""
+    """The drawing as text for a page, in block characters, of which two side by side make a square."""
     return "\n".join([*_told(mask, tiling, notes), *_signs(_signed(mask, tiling, _MOST // 2), _SHADES, 2)])
 
 
 def _signed(mask: Mask, tiling: Tiling, most: int) -> Tiling:
-    """The tiles that signs stand for: those of the picture joined, where it has smaller ones."""
+    """The tiles that signs represent: those of the picture, joined if they are smaller."""
     side = _side(mask, most)
     times = side // tiling.size[0], side // tiling.size[1]
     return tiling.coarser(times) if min(times) > 0 else mask.tiles((side, side))
@@ -64,7 +64,7 @@ def _told(mask: Mask, tiling: Tiling, notes: Sequence[str]) -> list[str]:
 
 
 def _side(mask: Mask, most: int) -> int:
-    """The queries and keys that a sign stands for."""
+    """The number of queries and of keys that a sign represents."""
     return power(-(-max(mask.q_len, mask.k_len) // max(most, 8)))
 
 
@@ -77,7 +77,7 @@ def _encodes(encoding: str) -> bool:
 
 
 def _coloured(console: Console, mask: Mask, tiling: Tiling, signs: Tiling, notes: Sequence[str]) -> str:
-    """Two rows of signs in each line: half blocks in the colour of the upper one on that of the lower one."""
+    """Two rows of signs in each line: half blocks in the colour of the upper row on that of the lower row."""
     from rich.style import Style
     from rich.text import Text
 
@@ -98,7 +98,7 @@ def _coloured(console: Console, mask: Mask, tiling: Tiling, signs: Tiling, notes
 
 
 def _colours(tiling: Tiling, signs: Tiling) -> list[list[str]]:
-    """The colour of each sign, by what it shows and by the state of the tile around it."""
+    """The colour of each sign, by its own state and by that of the tile around it."""
 
     def colour(shown: int, tile: int) -> str:
         if tile in (FULL, EMPTY) and shown == tile:

@@ -1,8 +1,8 @@
-"""The lines of rendered kernels that stem from each term of the spec.
+"""The lines of rendered kernels that implement each term of the spec.
 
-Statements of the plan say which terms they serve. The kernels are printed once more with that behind each statement,
-and the statements found again in the formatted text, which has them in the same order. Of the ends of tile ranges, a
-term's own are those that would be others without it.
+Statements of the plan say which terms they serve. The kernels are printed once more with these terms after each
+statement, and the statements are found again in the formatted text, which has them in the same order. An end of a tile
+range belongs to a term if it would be different without the term.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MARK = "#@"
 
 
 def lines(spec: Spec, text: str) -> list[frozenset[int]]:
-    """For each line of the kernels' text the terms that it stems from, counted over the masks, then the scores."""
+    """For each line of the kernels' text, the terms that it implements, counted over the masks, then the scores."""
     printed = render.unformatted_kernels(spec, _marked_lines)
     terms = [*(f"mask{i}" for i in range(len(spec.masks))), *(f"score{i}" for i in range(len(spec.scores)))]
     marks = [row.rpartition(_MARK)[2].split() if _MARK in row else [] for row in printed.splitlines()]
@@ -40,12 +40,12 @@ def lines(spec: Spec, text: str) -> list[frozenset[int]]:
 
 
 def _marked_lines(blocks: Iterable[Block]) -> list[str]:
-    """The lines of blocks, each with the terms that it serves behind it."""
+    """The lines of blocks, each followed by the terms that it serves."""
     return statements.lines(map(_marked, blocks))
 
 
 def _marked(block: Block) -> Block:
-    """The same block with the terms that each statement serves behind its lines."""
+    """The same block, with the lines of each statement followed by the terms that it serves."""
     if isinstance(block, Statement):
         mark = " ".join((_MARK, *(f"{kind}{i}" for kind, i in sorted(block.serves))))
         heading = f"{block.heading} {mark}" if block.heading else ""
@@ -59,12 +59,12 @@ def _marked(block: Block) -> Block:
 
 
 def _statements(text: str) -> list[ast.stmt]:
-    """The statements of a text that no other ones stand in, in an order that formatting keeps."""
+    """The statements of a text that contain no other statements, in an order that formatting keeps."""
     return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr)]
 
 
 def _ends(spec: Spec, text: str) -> Iterator[tuple[int, int, set[int]]]:
-    """The first and last lines of the arguments by which ranges are worked out, and the terms that each stems from."""
+    """The first and last lines of the arguments from which ranges are computed, and the terms that each is from."""
     spec = names_in_code.in_code(spec)
     whole = _range_ends(spec)
     others = (dataclasses.replace(spec, masks=spec.masks[:i] + spec.masks[i + 1 :]) for i in range(len(spec.masks)))
@@ -78,7 +78,7 @@ def _ends(spec: Spec, text: str) -> Iterator[tuple[int, int, set[int]]]:
 
 
 def _range_ends(spec: Spec) -> set[str]:
-    """The syntax of all ends of tile ranges."""
+    """The syntax trees, as text, of all ends of tile ranges."""
     ranges = (tile_ranges.build(spec, "k"), tile_ranges.build(spec, "q"))
     texts = (text for found in ranges for end in found.ends for text in (end.lo, end.hi, *(end.full or ())))
     return {ast.dump(ast.parse(text, mode="eval").body) for text in texts}

@@ -11,7 +11,7 @@ from ..expressions.whole_numbers import floated
 
 
 def evaluate(node: Node, env: Mapping[str, Any]) -> Any:
-    """The value of an expression over numbers and arrays; leaves stand in `env` by name."""
+    """The value of an expression over numbers and arrays; `env` has the leaves by name."""
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -19,7 +19,7 @@ def evaluate(node: Node, env: Mapping[str, Any]) -> Any:
 
 
 def _shared(node: Node) -> set[int]:
-    """The identities of the operations that stand in an expression more than once."""
+    """The identities of the operations that occur in an expression more than once."""
     once, again, left = set[int](), set[int](), [node]
     while left:
         part = left.pop()
@@ -58,7 +58,7 @@ def _result(node: Node, args: list[Any]) -> Any:
         case "*":
             return args[0] * args[1]
         case "//" | "%" if node.type == "int":
-            args[1] = args[1] + (args[1] == 0)  # by 0 as by 1
+            args[1] = args[1] + (args[1] == 0)  # division by 0 is as by 1
         case "**" if node.args[1].op == "num" and node.args[1].value == 2:
             return np.square(args[0])
     if function := FUNCTIONS.get(node.op):

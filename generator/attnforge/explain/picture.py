@@ -208,5 +208,5 @@ def number(value: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib does not take for mathematics."""
+    """Text that matplotlib does not read as mathematics."""
     return text.replace("$", r"\$")

@@ -11,7 +11,7 @@ from .picture import BLUE, GREY, INK, ORANGE, PALE, QUIET, ROSE, borders, legend
 
 _LONGEST = 128  # pixels of the longer side: as many as a page shows, in a few thousand rectangles at most
 _PLOT, _LEFT, _TOP = 480, 56, 20
-_LEGEND, _WIDE, _LEAST = 566, 760, 300  # where the legend begins, the picture's width, its height at least
+_LEGEND, _WIDE, _LEAST = 566, 760, 300  # x of the legend, the picture's width, its least height
 
 
 def svg(mask: Mask, tiling: Tiling, title: str) -> str:

@@ -1,4 +1,4 @@
-"""The value of an expression at one position, as tensors would give it."""
+"""The value of an expression at one position, as tensors would compute it."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ from .syntax import Place, syntax
 from .tree import Node, Type
 from .vocabulary import CALLS, NAMES, Kind
 
-LARGEST_FLOAT = 3.4e38  # of float32, about
-LARGEST_TABLE = 2**16  # entries of an axis of a table
+LARGEST_FLOAT = 3.4e38  # about the largest float32
+LARGEST_TABLE = 2**16  # entries of an axis of a table, at most
 TALLEST = 100  # levels of a tree: joining many parts nests them, and later steps are recursive
-MOST_NODES = 2000  # of a tree, in which each use of a name from `let` counts as the whole part
+MOST_NODES = 2000  # nodes of a tree, in which each use of a name from `let` counts as the whole part
 ARGUMENTS = {name: function.count for name, function in CALLS.items()}
 VARIABLES: dict[Kind, tuple[str, ...]] = {
     kind: tuple(name for name, known in NAMES.items() if kind in known.kinds)
@@ -90,7 +90,7 @@ def parse(text: str, scope: Scope, place: Place, problems: Problems) -> Node | N
 
 
 class _Walk:
-    """Turns syntax into nodes; a method returns None where it added a problem."""
+    """Turns syntax into nodes; a method returns None if it added a problem."""
 
     def __init__(self, text: str, scope: Scope, place: Place, problems: Problems) -> None:
         self.text, self.scope, self.place, self.problems = text, scope, place, problems

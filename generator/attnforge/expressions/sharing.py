@@ -23,7 +23,7 @@ def opposite(node: Node) -> Node | None:
 
 
 def share(nodes: Sequence[Node], prefix: str) -> tuple[list[tuple[str, Node]], list[Node]]:
-    """Names what occurs more than once: the temporaries in order of definition, and the nodes rewritten to read them.
+    """Names subexpressions that occur more than once: the temporaries in order, and the nodes rewritten to read them.
 
     Inputs and their indices stay as they are, because printers look them up by equality.
     """

@@ -73,7 +73,7 @@ def unread(document: Value, known: Collection[str], left: Collection[str], probl
 
 
 def dividing(inputs: Value | None, found: Mapping[str, Input], terms: Iterable[Node], problems: Problems) -> None:
-    """Reports integer divisors that are 0 in every call, by their limits, or in every call without them, by default."""
+    """Reports integer divisors that are 0 in every call, by their limits, or in each without them, by their default."""
     divided = {node.value for node in divisors(terms) if node.op == "input"}
     for entry in inputs.entries() if inputs else ():
         given = found.get(entry.key)

@@ -200,7 +200,7 @@ def _given_by(inputs: Iterable[Input], options: Collection[str]) -> set[str]:
 
 
 def _sizing(options: Mapping[str, Option], inputs: Mapping[str, Input], fields: Fields, problems: Problems) -> None:
-    """Reports options that give sizes of axes and are not fit to."""
+    """Reports options that give sizes of axes but are left to the call or have unsuitable limits."""
     for name in sorted(_given_by(inputs.values(), options)):
         option = options[name]
         at = next(entry.at for entry in fields.found["options"].value.entries() if entry.key == name)

@@ -1,1 +1,1 @@
-"""Text in, problems out: YAML whose values know their places, typed fields, files that come with the package."""
+"""Text in, problems out: YAML whose values know their places, typed fields, files that ship with the package."""

@@ -115,7 +115,7 @@ class Normal:
         return [_one(Unknown(form))]
 
     def _telling(self, cases: Disjunction) -> Disjunction:
-        """The cases of one inequality; what all have in common if some are unknown and none bounds what is sought."""
+        """The cases of one inequality; their common part if some are unknown and none bounds the sought variable."""
         literals = [literal for case in cases for literal in case]
         sought = variable(self._tile.sought)
         bounded = any(isinstance(literal, AtMostZero) and literal.form.factor(sought) for literal in literals)
@@ -151,7 +151,7 @@ def _still(op: str, a: Node, b: Node) -> Holds:
 
 
 def _either(*parts: Disjunction) -> Disjunction:
-    """The disjunction, without conjunctions that imply another one; too many become what all have in common."""
+    """The disjunction, without conjunctions that imply another one; too many are replaced by their common part."""
     every = [conjunction for part in parts for conjunction in part]
     kept: Disjunction = []
     for conjunction in every:
@@ -171,5 +171,5 @@ def _both(*parts: Disjunction) -> Disjunction:
 
 
 def _blurred(parts: Disjunction) -> Conjunction:
-    """The literals that all conjunctions have in common, and an unknown one."""
+    """The common part of conjunctions: the literals that all of them have, and an unknown one."""
     return frozenset.intersection(*parts) | _one(Unknown(None))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9ab2558bc9bfc3e9
-#   text hash     a83182c5318329f4
+#   content hash  1170eb6c8d48541f
+#   text hash     5e63f5f249c1278a
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

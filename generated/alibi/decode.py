@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  92c751b44d5f0377
-#   text hash     c66f797ce6fa718e
+#   content hash  88a2ffbad4c56a7d
+#   text hash     fc2872fb284adc71
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e51e6a79cbbe62e4
-#   text hash     80f01505fd3a13e9
+#   content hash  984b56cfd1d61eaf
+#   text hash     af819c0c20064867
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

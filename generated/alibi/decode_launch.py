@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b2003b9931e2866a
-#   text hash     c60ada00a3267e57
+#   content hash  74c2de8ac260ffb3
+#   text hash     0beca064cd0a4690
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

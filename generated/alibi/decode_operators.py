@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  54b61b0cf51dc18d
-#   text hash     0ee46b7f47fd4e7e
+#   content hash  ee2a0a78c9623624
+#   text hash     8aa6c32d10071134
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

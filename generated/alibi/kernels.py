@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  66fd273c7aa3c62f
-#   text hash     c49e0dcbb454275a
+#   content hash  3dd86f8321fab2b8
+#   text hash     55e4af8642f713ed
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2d1517acd370877d
-#   text hash     cedff63dcb0b88c0
+#   content hash  7b872222938e0eae
+#   text hash     57b57bf87accbe34
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f513c429ac8c0b7e
-#   text hash     3e71c5f4b5fe7b73
+#   content hash  2ed43992310095b7
+#   text hash     36389afb2e276281
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

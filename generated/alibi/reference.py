@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d4a417f1c8724484
-#   text hash     1bc063a68d195d33
+#   content hash  ca08020d50439a5b
+#   text hash     6483851136ad87c1
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

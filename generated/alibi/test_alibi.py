@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  50ef67bee6c8e612
-#   text hash     61aa3325326834b8
+#   content hash  e95b5d1fe88944d0
+#   text hash     183ca18e1a739b70
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

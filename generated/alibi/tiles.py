@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6994dd9a6f3a16bc
-#   text hash     5dd056df660121a2
+#   content hash  7dcbcc45e1fbce48
+#   text hash     3a45f1532a070ebd
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

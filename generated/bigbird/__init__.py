@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d9c8b911711c7946
-#   text hash     2fee21ff0146ddfa
+#   content hash  2fe08b32e2a75aed
+#   text hash     e4a4191ea3980522
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

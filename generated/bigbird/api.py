@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2e1b0eb5d441f091
-#   text hash     9d009b130e59db43
+#   content hash  040a092b16e3e51b
+#   text hash     b9c36fa2f3c0f869
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5c0057b19e1f853a
-#   text hash     a25d770e6583f524
+#   content hash  d17f4f9b584e2830
+#   text hash     67af345ae6dd6b78
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

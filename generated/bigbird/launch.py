@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  212d0fdb067b5157
-#   text hash     5a5bb239c70602a5
+#   content hash  9f0efa17e64051d4
+#   text hash     8fa58f77926ce840
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

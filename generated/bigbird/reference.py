@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  03b4b13cdc2620a9
-#   text hash     b0cc58111217e82a
+#   content hash  5f601e9a9d16cb96
+#   text hash     df9990b429151d06
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9897d783c2752c35
-#   text hash     47f46052832b2dfb
+#   content hash  9ed6b14b5b51d367
+#   text hash     4e08bf24e2891b55
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1ee2ec355fc9837d
-#   text hash     e4a778689c3a9ce3
+#   content hash  fc757bdf2a409408
+#   text hash     ed60a4a2a0fc9c96
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  339ab5718e67f4ec
-#   text hash     3ee9e70763a1ec4b
+#   content hash  5ec9e92118786423
+#   text hash     63050edf84a9ec4d
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

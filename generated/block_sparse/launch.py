@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f015cbabfffedffa
-#   text hash     c6a0c8d7fdb27fc4
+#   content hash  bbc26222ae0374f2
+#   text hash     604cb470c6434cbf
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4e6d239eea02c98c
-#   text hash     508fe5579ee848e2
+#   content hash  c27c08e7f28f2ee9
+#   text hash     c64fc37a581f91bd
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9b779ff65d1cb7a2
-#   text hash     ef31c744ac43711f
+#   content hash  b3c9884b4aa175b2
+#   text hash     3ee4efba5f84f55d
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  587def33ddd19e36
-#   text hash     22df52674be6a996
+#   content hash  7adedfd256f24345
+#   text hash     338c4638c9d393ba
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e0bb26cacf8a6a28
-#   text hash     a42601d015cec941
+#   content hash  b6ec083dc3d35848
+#   text hash     9c7b587b9753e87d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

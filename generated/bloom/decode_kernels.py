@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3cfbac1a4fe40a4b
-#   text hash     9489163851a577b0
+#   content hash  d46a12434bba3c91
+#   text hash     a270a9b5743814c5
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

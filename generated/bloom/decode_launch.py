@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1754095cf72a0d40
-#   text hash     43962dfb548074d3
+#   content hash  dc67831f2f4b9f0e
+#   text hash     28ac14c0945014a3
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

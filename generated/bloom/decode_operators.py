@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2e4be5d6fc9bba88
-#   text hash     d05c43d915eccdd7
+#   content hash  f9ac58681c46d36e
+#   text hash     d87e03951f4a642b
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  315f4ffa559c5f8a
-#   text hash     fc34c67ebc3b3b6e
+#   content hash  9662576fc6d9faa9
+#   text hash     cc1d26787e658a0b
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

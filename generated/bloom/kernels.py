@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  75c92c5ea286629b
-#   text hash     907c14398a20a03a
+#   content hash  b282bb343d02ac3f
+#   text hash     abf9aca5d448c8c6
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cfd85c9dfe39403f
-#   text hash     0d85cc2e1bc0e941
+#   content hash  c1354f98acbb8c67
+#   text hash     803773c3f9a0525e
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

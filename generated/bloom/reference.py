@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  13bdae5071c35825
-#   text hash     70895360c8e331e9
+#   content hash  7805c6aac29a2102
+#   text hash     5b4431dcda804e52
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

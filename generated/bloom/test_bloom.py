@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4e000fa4ecc04c2d
-#   text hash     7509c13132aabc6b
+#   content hash  e7bb4d70a5cbe59d
+#   text hash     e6ee92b680d43539
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

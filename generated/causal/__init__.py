@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1a803a95922d8cf0
-#   text hash     db5ede7e10497d9b
+#   content hash  60af319dadb48839
+#   text hash     22e489a5d40c90c7
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

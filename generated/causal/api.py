@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6ac363c284a83324
-#   text hash     23b81c98c9cc2ae8
+#   content hash  cbf6ee0019154f0d
+#   text hash     71554512da9caa4c
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0a7eea6a96143707
-#   text hash     108c3ca52655c7c0
+#   content hash  989815a821d16824
+#   text hash     2aa9504335e8cc3f
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 
@@ -59,7 +59,7 @@ def attention(
         terms,
         placed=True,
         behind=True,
-        back=None,
+        near=None,
         angles=(),
         k_lens=k_lens,
         k_starts=k_starts,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  42d60bc683ed49c3
-#   text hash     f587dcac1402c7b0
+#   content hash  1010330fcd3d3b59
+#   text hash     b7bc7d0844cf993f
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  67fa520026a61b9e
-#   text hash     8d211c97301e148c
+#   content hash  e36588c08b35c7c6
+#   text hash     ea98cd909d9c36d2
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a0b416d7ffb90c10
-#   text hash     23858a7a1e41db8f
+#   content hash  38ce62670ec3c0fd
+#   text hash     0807cb9bd8073c97
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6db171a1fdeee04f
-#   text hash     912559a8fa9aa6ae
+#   content hash  a131961dc06fd3eb
+#   text hash     cd487462d6ed9783
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

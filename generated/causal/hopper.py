@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7e3be1750545e51b
-#   text hash     0255e564d8ae877a
+#   content hash  69944cdeec024950
+#   text hash     bb9fe66d8801c236
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

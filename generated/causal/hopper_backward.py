@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6846da0b9fb33c56
-#   text hash     40500f467c1a10ac
+#   content hash  b8276d96006a266c
+#   text hash     6b000cfbe0f62978
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0cde3a1a41ee9712
-#   text hash     9a796a2e637ecb59
+#   content hash  1a33dd020ab23742
+#   text hash     ff56a8577352e778
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

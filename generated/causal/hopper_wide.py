@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72af8bf5f692f9ee
-#   text hash     155d6f45c43acc1c
+#   content hash  0b739a206432883f
+#   text hash     0fad63153fff673d
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  df6a6d67d666b2e1
-#   text hash     91ddfccc97324602
+#   content hash  fa6ad48889937bf7
+#   text hash     58ab9e42763f4d33
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

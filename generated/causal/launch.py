@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  25960ce6753b345c
-#   text hash     157d75d72fa9ec95
+#   content hash  74e36b55b301b26a
+#   text hash     7540ac607e9788be
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

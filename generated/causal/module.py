@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  12bbdcb4cf98c562
-#   text hash     019af64126ff47da
+#   content hash  bdf1d66d8fa2ec62
+#   text hash     e465037815187f49
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

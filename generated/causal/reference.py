@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6dd0431f053d6a07
-#   text hash     86e8a42cdac4b396
+#   content hash  1af8678f2d47339e
+#   text hash     ff13a71662d99eff
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  62b9be4a8779a03d
-#   text hash     3c8c824f06a7652e
+#   content hash  34f6a9cd8203c2ee
+#   text hash     c462f2004b3f087b
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  54d976034e5af32b
-#   text hash     2bb1d27b8c99ee27
+#   content hash  21b6e656783a453e
+#   text hash     7231ce678ce96ac5
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

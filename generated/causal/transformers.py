@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  97dca6415ee46d61
-#   text hash     0255663a8a5c509b
+#   content hash  8b70e06a8ad31897
+#   text hash     8cdc102ca2b2f03b
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a76ab1c69a7e0e26
-#   text hash     7647d167c2e66464
+#   content hash  0af9175bf0b85c9e
+#   text hash     ab5ea56d387becd3
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0dc54fd10b09c656
-#   text hash     6aecc5aab49f65c4
+#   content hash  9e7d70627b1cb5a0
+#   text hash     d2da64d895d20fb2
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d85b8ddfae60c6cd
-#   text hash     1a651f3cbb49fc5f
+#   content hash  6cd43506b127f6bb
+#   text hash     a358c642080e4d78
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

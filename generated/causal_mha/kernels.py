@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e7060fa59faf8173
-#   text hash     0fc68125d417dcf7
+#   content hash  24e58e7a23b3eeb8
+#   text hash     7a75f1fd8da9d19c
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

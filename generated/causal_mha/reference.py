@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  47a849fce0d521b4
-#   text hash     03b5947297db8b79
+#   content hash  bbb7491c5c73bfcd
+#   text hash     02ff5d697f76410e
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

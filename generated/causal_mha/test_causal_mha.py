@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d0be9aac76e3023a
-#   text hash     c714f2e5ca33ec75
+#   content hash  23bdda9581f687b8
+#   text hash     a1e7abe2ddd20fad
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a6606ffeaaedff5d
-#   text hash     c028839dbf5bb78e
+#   content hash  12080e62ba90ab27
+#   text hash     e06331657f7f7e4b
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

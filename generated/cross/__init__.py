@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  76b5e341aa21ede4
-#   text hash     29040c56c30e46a2
+#   content hash  9f3128ee914c8acb
+#   text hash     983456e8fdabae53
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2a76054c871ac3b4
-#   text hash     1294bc067c5b79a6
+#   content hash  2fa3e048f0bcee5e
+#   text hash     116b3ce11d338510
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

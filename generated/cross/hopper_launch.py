@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6dae39a7fde4e39a
-#   text hash     5e9bfe635cbd292c
+#   content hash  a5e694775c2e83e9
+#   text hash     55304ca336ea8639
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

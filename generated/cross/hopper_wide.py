@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9149ea22cd3fbf7c
-#   text hash     9e887c231c231089
+#   content hash  dcdfa5dbcecf8ffa
+#   text hash     aef6a7aad002e14a
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

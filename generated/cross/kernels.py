@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  61116d928429b07c
-#   text hash     dccc4f6b0860d16d
+#   content hash  ce6cc74541cf8e7a
+#   text hash     b8dceaf9dbf9ba43
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

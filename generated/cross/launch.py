@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  166c20c86685df15
-#   text hash     1b97cc7c94ef4b97
+#   content hash  05a7732a077dfbb4
+#   text hash     8535f4ce81758d61
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

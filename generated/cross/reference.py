@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ddac56533ca9edf6
-#   text hash     2b3af0238699e5c6
+#   content hash  34172296cee6c94f
+#   text hash     fbc0564a160cc742
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

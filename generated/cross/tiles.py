@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1e7e230848d8f5a2
-#   text hash     17f00e153ce868f7
+#   content hash  28f8c7c48cce3884
+#   text hash     5716e72d15d21fdb
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

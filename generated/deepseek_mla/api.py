@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  73864dee45b356c3
-#   text hash     9497b6aab2ac2908
+#   content hash  cdd12f28a81c000e
+#   text hash     ce30046917588d11
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

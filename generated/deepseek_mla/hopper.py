@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5f9cbccd753b49c2
-#   text hash     5db9b4b52b920059
+#   content hash  5931835a28e47a36
+#   text hash     162d8ad56a3075bc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c1139b87c9dc8ac3
-#   text hash     9de36b9c5fab63e2
+#   content hash  3b78c22f4e69f1ac
+#   text hash     5aefb296a5833e93
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

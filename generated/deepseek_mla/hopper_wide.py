@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  492d3ec58da7b593
-#   text hash     387b50d593381dd9
+#   content hash  6a31ba5b77139b5c
+#   text hash     9deeb9c1adf47e38
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

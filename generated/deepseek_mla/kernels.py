@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d32f77335b1d1ceb
-#   text hash     6856f446b4243533
+#   content hash  4c65d06494fa5dd1
+#   text hash     9267374c6d9e766b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9f508666cf60c6c7
-#   text hash     0abb874b7489570a
+#   content hash  3aa282940646e75c
+#   text hash     718a0b202964cf24
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a2837ca903029412
-#   text hash     77909a9eff3d5f58
+#   content hash  0a4b6d674ba99279
+#   text hash     74ba29eb79f17ad7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b7f3059574afbeab
-#   text hash     1f5b1d6e5a8ebf16
+#   content hash  fb6d71392461c77f
+#   text hash     b7d3ebc910582996
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

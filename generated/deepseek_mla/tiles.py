@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  347affea2a115d83
-#   text hash     8b3d72684ffa5496
+#   content hash  6a9786b887dee987
+#   text hash     c286f656fe319fc1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  429d09f9c19da8cb
-#   text hash     f301b9dd59283b25
+#   content hash  95e118c2c3eff261
+#   text hash     24a2f46f5bc35e67
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a9207750bbc0c053
-#   text hash     5b2729bd5dd15bec
+#   content hash  8e3c7fc10603bb07
+#   text hash     63f6416bf3b318eb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

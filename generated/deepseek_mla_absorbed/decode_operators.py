@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7d222a02f6a5cf52
-#   text hash     ebcc8a775e407ec1
+#   content hash  6b8dde20d81ca62e
+#   text hash     0119f325ee7c7efc
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c933afc16d302dd4
-#   text hash     5f92d8d5207482b9
+#   content hash  8a137bccecfdfddb
+#   text hash     5e9c8c64abb13a46
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  bbc1173eab52694f
-#   text hash     53619fa126d1aa85
+#   content hash  f5a63e389d0ba6c7
+#   text hash     bebcaa5d511f5601
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

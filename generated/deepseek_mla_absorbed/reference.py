@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4501a4743b2f9fcb
-#   text hash     929bbf3e9fd316ec
+#   content hash  b330b5fe781d01d5
+#   text hash     156f8091204b313f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  567d7ac3ff5f8aed
-#   text hash     e4f17d63047e0151
+#   content hash  98e512920e93c969
+#   text hash     8c2738acf799a5e3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  dc7d813ab945e2f4
-#   text hash     94fe402e88012dcf
+#   content hash  b95a36ef1a2a0799
+#   text hash     82f0a7114b79b855
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

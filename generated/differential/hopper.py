@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  984e5d8cf93d9426
-#   text hash     10f692634fdb04c6
+#   content hash  5e51e6ba443dd733
+#   text hash     be9b7e6db1b2f6c6
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2e8b62ab6f0dc0e7
-#   text hash     74d06195866b5b40
+#   content hash  10125c3a9b2ef38c
+#   text hash     7a3072b6ae907293
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

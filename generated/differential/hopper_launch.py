@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fc3351f91030a95a
-#   text hash     92d455d59ed8a287
+#   content hash  0d7ce90b431b0fb7
+#   text hash     ce1950dd8032e786
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

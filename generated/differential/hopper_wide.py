@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  55a4c92af4a323aa
-#   text hash     3c5b72ff78db78b6
+#   content hash  4ba77ffc2c067359
+#   text hash     c51a8c296498580f
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  70aa3a886133bda0
-#   text hash     f23af847bb2ebeab
+#   content hash  8a5e1523447bbab2
+#   text hash     88f52c9d61b54bf3
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2eea94d6f54e0545
-#   text hash     9e416e4fc614314d
+#   content hash  2c24070da73939d9
+#   text hash     ca56a53de1936c0c
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fa75781653e05477
-#   text hash     2596606bc19db36d
+#   content hash  d56d7a17a55fd529
+#   text hash     b4ce77df1028395e
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

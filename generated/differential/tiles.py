@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cdf57b5f7f988327
-#   text hash     0fd7cb835bd4fd0e
+#   content hash  9306584111b54c26
+#   text hash     8df77782d158f17e
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

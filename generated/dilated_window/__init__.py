@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  10bc4f3e4ee3a51f
-#   text hash     839f65ecd1a20f68
+#   content hash  543c4334a1ab7504
+#   text hash     bcee046daeeceb5b
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d5d2bb76f4405f33
-#   text hash     dc09f66a303a88cb
+#   content hash  90c7d793f5b27872
+#   text hash     92c4106b06f3ea34
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  65b9080fae9f2185
-#   text hash     3935725236733de7
+#   content hash  099ffdfa577834c0
+#   text hash     de4deb5e18c99966
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

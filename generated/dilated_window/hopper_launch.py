@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1a25e759f58e46e0
-#   text hash     2b46382a70be2b20
+#   content hash  4cdff5c68a7e72b1
+#   text hash     387c02598cc6789f
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

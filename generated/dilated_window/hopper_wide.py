@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2791b519fbafdfbf
-#   text hash     720e7a007bc56478
+#   content hash  94c7e4c2ef27ded9
+#   text hash     fbc429cce61e02ad
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

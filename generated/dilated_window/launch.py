@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  09aa2e26d5fc2980
-#   text hash     e73a472da976d0f0
+#   content hash  7ae5da5635f0c5c5
+#   text hash     0eac7086ce9caee7
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

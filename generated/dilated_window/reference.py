@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2a5d5830c49eaf38
-#   text hash     841203d713c80a61
+#   content hash  aaba6c2f1e01c50e
+#   text hash     22c16aeaffae972b
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

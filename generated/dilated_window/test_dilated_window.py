@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6b43aba7bf555468
-#   text hash     1dc96e50a66fe725
+#   content hash  cf1ca53075f056a0
+#   text hash     775765faffc4b939
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  46668199a1a8e1aa
-#   text hash     89367e808f103112
+#   content hash  b7078c300a7a71f3
+#   text hash     fba318b6a11bc2e9
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

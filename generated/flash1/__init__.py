@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5ac37b4d46191584
-#   text hash     4c7af0667e55d265
+#   content hash  235f8f4a5eb11cbb
+#   text hash     be6e614875be2ba1
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

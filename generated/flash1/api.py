@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6849c4c416767682
-#   text hash     0ebc4f93275332c8
+#   content hash  beca6e92f1a30779
+#   text hash     4f757ff3a373dad4
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

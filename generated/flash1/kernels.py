@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bb3378e2ae83f822
-#   text hash     5654d09519e0d15c
+#   content hash  a817c746c15dacc9
+#   text hash     56b0d7c59660d290
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  adbae4409c33d030
-#   text hash     a427f409f12b134d
+#   content hash  79fc4b117c9b0960
+#   text hash     823ad65c165125b6
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5bf24a992204c9ae
-#   text hash     cef5420dc7bdba37
+#   content hash  fed7f5039f74daa4
+#   text hash     672c1085782fbd96
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8baae43a8edaad88
-#   text hash     15ba34760e8784bb
+#   content hash  49eced67e02b3177
+#   text hash     fdf2b318ef5f01f2
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fe4fd565235489e9
-#   text hash     b2647f857c0b17f0
+#   content hash  97d10a7c387f28dc
+#   text hash     d9c3dc3e2843a951
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  72932c5f6aaaf9e4
-#   text hash     2d23e1a07775f38a
+#   content hash  fc205422ea6ef33f
+#   text hash     746f6298d1c56963
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

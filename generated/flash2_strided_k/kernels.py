@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9c033dfa2fa3c319
-#   text hash     72df7e6dfc19e082
+#   content hash  b4cddcfe22e3871a
+#   text hash     1931041766849a28
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

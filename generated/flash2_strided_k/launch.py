@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ccf2c539444438f4
-#   text hash     2b3979abc8492e7c
+#   content hash  6744e18ea09dc075
+#   text hash     4d4528b3a15884e9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  27b1bfb6c7c1929b
-#   text hash     2c82d13b89f46949
+#   content hash  88f6344b167cf2fa
+#   text hash     74ef036dadcf4e17
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  477f204877257c6e
-#   text hash     f386c7cd80cc276f
+#   content hash  288197329d832c1a
+#   text hash     d44092d1d03cf2eb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9e02e50b7502f090
-#   text hash     b004db2fe1c72606
+#   content hash  d12188ad0aba9491
+#   text hash     bc1ee1154aff0665
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

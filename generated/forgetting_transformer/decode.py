@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  810b4200d8b8fc5a
-#   text hash     843fc024b5f57f48
+#   content hash  2592b0e5489490f5
+#   text hash     f3c33cec33485e66
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3f28228aa3ff9df6
-#   text hash     40c5c1a21b1b4b09
+#   content hash  f17b7a21d3592acd
+#   text hash     164bbd5ccb37e938
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7a3720078c371062
-#   text hash     dc47c491c478ceef
+#   content hash  c9e590012bdae8fd
+#   text hash     f5e5be6456acb2fc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

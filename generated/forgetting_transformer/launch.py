@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  04f77900873270d3
-#   text hash     afd5b6c56cbdbc64
+#   content hash  cb4b4a3058209e5c
+#   text hash     0d5d41d717b749ec
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

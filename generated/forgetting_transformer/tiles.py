@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bef0edcce22d2d6e
-#   text hash     a6eeb3a1b2a1b59d
+#   content hash  99566a140f099754
+#   text hash     d771614426cea1c9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

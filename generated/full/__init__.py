@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0db5472b206a0dcf
-#   text hash     968305e99f55f59d
+#   content hash  402017e0bca2d386
+#   text hash     8f581ae5e7093b3d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5050c97049e695a
-#   text hash     6668a2ca26267f3f
+#   content hash  05b148b23590f428
+#   text hash     56a968c03e7451fa
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  56d1921ba442f30d
-#   text hash     673567b2c0a1cebf
+#   content hash  f0603a5e402f7841
+#   text hash     4d5741e4bbd7e7de
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

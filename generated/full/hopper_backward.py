@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  67017db022a4b487
-#   text hash     75fc20e2d6697d4a
+#   content hash  5e1f97bf52db4c2d
+#   text hash     6f219fc1182d50c6
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

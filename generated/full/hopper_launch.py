@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4d2820ef6b13ad37
-#   text hash     6240e08f2956ccf7
+#   content hash  58b75e93eed99c03
+#   text hash     7eeb8c6f1e60e6f0
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6ce988168ee6ec33
-#   text hash     e9cde205b47b3ba5
+#   content hash  ca234697ac06341d
+#   text hash     de2a0f6f315160d4
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  12ead4c7718dca22
-#   text hash     6282432362e922f8
+#   content hash  23c56719d8d3c595
+#   text hash     f2547254e5584912
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

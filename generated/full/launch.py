@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1541ac8c68e9608a
-#   text hash     f630ccf777cf9b76
+#   content hash  d791feb01557bfc7
+#   text hash     0eb00717dc7890b3
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

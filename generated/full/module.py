@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a39232671e5e0f67
-#   text hash     3bb92114bf55d970
+#   content hash  c34c13e6e3c3b462
+#   text hash     de494716f3a0b547
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  beaf5ee1f346a5ef
-#   text hash     9e09284219f6b261
+#   content hash  18be34e5048bc939
+#   text hash     8f229deca06fe814
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8d4a2a7b29627e71
-#   text hash     69fa0f4349c9e08c
+#   content hash  e568e82a73c61a55
+#   text hash     f42b91a7f2cbd05f
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

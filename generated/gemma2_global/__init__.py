@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  62c06cacae575457
-#   text hash     793d68fe2d3c06de
+#   content hash  26bc00d0aa320de9
+#   text hash     6867e9c95b7f6dc5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

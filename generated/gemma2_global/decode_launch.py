@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0a672cb704d36bfb
-#   text hash     249ec21ce7fe7d8e
+#   content hash  7564140d243b8ab9
+#   text hash     cc6fedaa4902ffe5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

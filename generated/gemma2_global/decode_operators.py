@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  84ea4d9401f04ab9
-#   text hash     bad87dd861284841
+#   content hash  850c8c4296f9e81a
+#   text hash     032918b0793fceff
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

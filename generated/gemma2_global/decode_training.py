@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  15b3bfdc55ef26ef
-#   text hash     2894d913bb0a1603
+#   content hash  83020d49c4768624
+#   text hash     a3f2eca014d10657
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2e799fefd5ec069a
-#   text hash     df447abccc4713be
+#   content hash  15d3b7b3ff13b888
+#   text hash     d7ad762a0115d4a2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ca79ce8746892e41
-#   text hash     840a4df71502cbdc
+#   content hash  4dc5e68592661e87
+#   text hash     51bb34640a006016
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

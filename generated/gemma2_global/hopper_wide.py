@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  402d36254a1c8179
-#   text hash     53cc343963303fc1
+#   content hash  8dffa78ff4d37721
+#   text hash     7d4dfcf4f2c562a7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9d1094802ead72c6
-#   text hash     02c5f84b9c75edec
+#   content hash  52e019f4cde08d4d
+#   text hash     2ef8bfdca0d71d48
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  adbd7c63f5d1d766
-#   text hash     d9daf0e321a726a9
+#   content hash  8014cb5553db8195
+#   text hash     f95d91959a545c81
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

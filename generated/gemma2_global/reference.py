@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  83e91d84d6e8a7b1
-#   text hash     964784363353e3f0
+#   content hash  d5446096600f8433
+#   text hash     ffecd1831fec04db
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

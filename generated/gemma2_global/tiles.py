@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  853a08807fca9820
-#   text hash     9ec9a85792164275
+#   content hash  9b058f15ccf72faf
+#   text hash     f642de505d3c74f9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

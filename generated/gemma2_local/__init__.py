@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2b31ac5c2151e8fc
-#   text hash     35406e117f95fa57
+#   content hash  72bfac4d0cec776a
+#   text hash     04b5d70ab0a3214e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

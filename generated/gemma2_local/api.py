@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  26360f18fd06cef4
-#   text hash     af6d58853f6ef3a7
+#   content hash  f21ab92cb1eb16d2
+#   text hash     3b074833ce096893
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

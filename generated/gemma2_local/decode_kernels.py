@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  84f112ed5510072c
-#   text hash     17b1a4325210b609
+#   content hash  9f34e0af88dfe2b6
+#   text hash     26bec2504d9c8b73
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c9713c3d43d9ae0c
-#   text hash     8d4fe8d2316c6f7b
+#   content hash  ba59ad7da2f12f52
+#   text hash     dfdf0cb56c48539f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4fbff0c3d4930198
-#   text hash     cb5518b09e6534f3
+#   content hash  18b7b2dc48cf0ea4
+#   text hash     c3fe8adcc2b20b9b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

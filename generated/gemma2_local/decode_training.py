@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8e7b8d1c47e016f0
-#   text hash     b07d2a7fc5f572f1
+#   content hash  6bfa219398916462
+#   text hash     4aa0e2701d5ecfe2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

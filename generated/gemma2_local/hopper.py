@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  15b2ec88a09547c3
-#   text hash     d581e0395f2095ee
+#   content hash  4b33e8d50a65bbb8
+#   text hash     3e1e106f4823cdd3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  81e4174455cce29a
-#   text hash     9e62ffadc2fb06c3
+#   content hash  4f404d68672ca4ef
+#   text hash     89c423d4638ee102
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  38721f64fd53ab4b
-#   text hash     9f88ad01f3217198
+#   content hash  8ebf6fad26c94aa5
+#   text hash     fc3c75cd861f4581
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ce20dc15fba97b2f
-#   text hash     4be6865df16f38e4
+#   content hash  68e1e9bdd1074257
+#   text hash     9aaad3b5afd05ac9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  914b18c89bc85f0a
-#   text hash     c2140ad7b1443427
+#   content hash  4e4bb430a025418b
+#   text hash     24cf4dc3349ac712
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

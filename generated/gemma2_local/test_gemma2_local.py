@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d71746c0f71b8a9c
-#   text hash     b46bb6f6efd4d894
+#   content hash  5d6ab7f776e5649c
+#   text hash     084ad5cec3d1252e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2f6dc23000b941c4
-#   text hash     4e658e2a24d79d0e
+#   content hash  21525df938ff694d
+#   text hash     f967cb1187bbff4e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f72a0804f6bf310b
-#   text hash     c1bdb349510d5e64
+#   content hash  4abefee824c4af4d
+#   text hash     a2caec3413a951ac
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  143f2b303d4cc84e
-#   text hash     cedeaf54630ff299
+#   content hash  4971ebd829e27f16
+#   text hash     fbe3be57d6972d6f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

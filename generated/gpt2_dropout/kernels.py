@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  abf2f333bfaad9d2
-#   text hash     68b439c3e62708c8
+#   content hash  b76caf2cb8079184
+#   text hash     d2ad57b58e84511a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

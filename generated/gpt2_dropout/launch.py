@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  63b864ff097ee098
-#   text hash     9a6243518c2cfd1c
+#   content hash  9894ec91aac56737
+#   text hash     6314a8b1f00ca2f8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

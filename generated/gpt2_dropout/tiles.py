@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  99543f5e35d6c9c2
-#   text hash     ffa2b316a9468f64
+#   content hash  a4b7c12284fc46a2
+#   text hash     cefcee4669497f74
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  122aab3dc5811c67
-#   text hash     39aa072666dcc16f
+#   content hash  27fe95877c62e637
+#   text hash     0f10834d0f3c4200
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a93de4c79937f8aa
-#   text hash     e7c3e9adf0815304
+#   content hash  fa4339a92bd8e866
+#   text hash     b27b554305248936
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3e2e07aa9c741a40
-#   text hash     41547aa9e3345b3c
+#   content hash  a36dacdd829c6840
+#   text hash     124fb01338d53bd0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0bac5b2fff191fa0
-#   text hash     e9bfbd78dbe6bc23
+#   content hash  ab0ed6cfdf6f77a0
+#   text hash     f944cd70145e5c90
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a55cc5947a62bb1b
-#   text hash     8e98446548631145
+#   content hash  4a3a50291aeee57c
+#   text hash     c6198c5d7c82e5d9
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08c826f3ad5428ab
-#   text hash     d19b687b645f6a09
+#   content hash  e5e69981a7a9991a
+#   text hash     7272e03bd7422c21
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

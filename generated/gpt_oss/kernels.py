@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3c77beca5ffdd730
-#   text hash     9be207d9baff2e32
+#   content hash  c422e6cbbfda42f9
+#   text hash     49dfca6b8dbe9213
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f1e52ce5e593740a
-#   text hash     dc03b808e7a89c1c
+#   content hash  1fbe6efec5be90f5
+#   text hash     ca5c8a00f0576b70
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e980409a7c4e63d6
-#   text hash     e5d2c85860daefc0
+#   content hash  af85fed36f908eef
+#   text hash     9d61373faf180403
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c4560f5d517d63b1
-#   text hash     35d622b4ddfa4abb
+#   content hash  ec5a409d3542c6fe
+#   text hash     b8954697c2cdd2c9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

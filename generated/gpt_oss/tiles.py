@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  36efe635924f5f32
-#   text hash     4bf927398dd8f50f
+#   content hash  36dba1289588241a
+#   text hash     f00447f69ca2d598
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  939f80f479fc262b
-#   text hash     2d6a1108d5aa9773
+#   content hash  a74bc2a19cfcdebd
+#   text hash     de3d175ee512879c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

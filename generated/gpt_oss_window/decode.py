@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ab2561b11aa37876
-#   text hash     9d9ced0c240f447b
+#   content hash  efdbfb6c768f6118
+#   text hash     f48fd2744f498186
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a1977bfc0ea6110d
-#   text hash     6ed2e8086e87cb0e
+#   content hash  a6bc3c57dd59e5ca
+#   text hash     8f434c6b782651ad
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  263992aae321a403
-#   text hash     48a2227d76cdacc6
+#   content hash  b49174cf943f23b8
+#   text hash     697b729eba9d8eb3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

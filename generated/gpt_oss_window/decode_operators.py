@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  905e7327e0352451
-#   text hash     133164147de5dc02
+#   content hash  d7cee90ae26be064
+#   text hash     4193c2be7bc91adb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  48cb2a90e263507c
-#   text hash     0c2e48ebd7a02426
+#   content hash  2166df28796654a0
+#   text hash     70e54cb7891e6808
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5cd7b41067110fff
-#   text hash     812df6dbeabf9976
+#   content hash  98c7b95dfc6d2396
+#   text hash     d07e66739935a4b8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a5feb4b8e253858e
-#   text hash     c6afbdcf86235850
+#   content hash  6d8ede9e1cfaea54
+#   text hash     d9c497e4db7a2af3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

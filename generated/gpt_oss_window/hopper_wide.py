@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8f10010209ab8b6d
-#   text hash     c942d8ece27a704a
+#   content hash  4c5c849f596c4cf8
+#   text hash     3ddb09b4fc79b95b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ad52d43c558cb19c
-#   text hash     f87b31cc30272acb
+#   content hash  cb97414d1d9f48bb
+#   text hash     6c82b6f12527394f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bd7281aab050b37a
-#   text hash     1b2472b46f7e353c
+#   content hash  489a9dac9e78c435
+#   text hash     a42c06c645cee354
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f76e1af0852f8879
-#   text hash     a086b9beaa9cae08
+#   content hash  8b1e5e096ff8eeba
+#   text hash     4893f669a0fc6b55
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32aa74a2457fd23b
-#   text hash     fcaa4f9a1f32d05b
+#   content hash  a3d7a1edfd938080
+#   text hash     d808cc6263aaaa73
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

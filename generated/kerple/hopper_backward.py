@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5e817bd273fcd5d9
-#   text hash     8620429632957a37
+#   content hash  5204e36f9ab7f288
+#   text hash     0c918a49bf3af4cb
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ffab549648c3d3e7
-#   text hash     e90a511de5b9a125
+#   content hash  80ba7a83af6033b4
+#   text hash     5d6df0c1147d7f97
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

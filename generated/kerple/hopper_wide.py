@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4ea9e64bd04881b5
-#   text hash     c74cf0949d519f9a
+#   content hash  a1ba8d931b9ac6dd
+#   text hash     c4a0a6ead2ea8802
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a01186a12b58baab
-#   text hash     215e342e467f6151
+#   content hash  19678c02078b81ed
+#   text hash     dd6155e1af86dac2
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eca5b63b79e80c27
-#   text hash     950d7571989367be
+#   content hash  46bca6dfaaf6c343
+#   text hash     04245fedf30c51f3
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  56100fb58068b7c6
-#   text hash     80b2e1196e1346d0
+#   content hash  add8f5c3521c093f
+#   text hash     b18d9ce95baf78c0
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bf3b11bfff1cc9c6
-#   text hash     2b571b7345bccb48
+#   content hash  122c0a40c905debe
+#   text hash     5527c4129cd667a5
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

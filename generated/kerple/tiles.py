@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  39fa191b039efab8
-#   text hash     1e8b9b04371249e7
+#   content hash  2206bd5b042b7ee0
+#   text hash     b64a42252ec0b35d
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f67fdf3fe83c2fe1
-#   text hash     a1ac46be13e9999e
+#   content hash  92f9e89549dbd6e8
+#   text hash     0f7730882a92dca9
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

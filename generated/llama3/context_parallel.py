@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e1092141d48efb2d
-#   text hash     d70637c65175f81f
+#   content hash  1f44be846da8fecd
+#   text hash     0586842445760e81
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 
@@ -72,7 +72,7 @@ def attention(
         terms,
         placed=True,
         behind=True,
-        back=None,
+        near=None,
         angles=(),
         k_lens=k_lens,
         k_starts=k_starts,

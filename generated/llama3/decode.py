@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3724991e11c58080
-#   text hash     391eb8322c913d68
+#   content hash  55d4b8b3a09a1184
+#   text hash     7063422c59ad8078
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  62ab074b6b42c183
-#   text hash     a47a8491a86510cd
+#   content hash  18acda1d7522855c
+#   text hash     f946da7915184335
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2971d98bf8098f1d
-#   text hash     21e567182e2d989e
+#   content hash  4c99d74a860b67d2
+#   text hash     7868aef0a77b4e9c
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fec8915a3d9921b5
-#   text hash     60641dbf3ba58fe6
+#   content hash  bb15b5ffd5ad34f1
+#   text hash     207294ed7b9fdabb
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d7273d4ffc873b10
-#   text hash     65b0af80ce8b32c0
+#   content hash  d6804f49094da677
+#   text hash     c738e101e36ca082
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

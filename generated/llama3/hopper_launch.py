@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  16e7b6e87af9c0ee
-#   text hash     1973bba2166cc6de
+#   content hash  c8b3bbc7df9cbd31
+#   text hash     047c90b6fa0f8a7d
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

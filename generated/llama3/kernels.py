@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  01cdfbf8bd0562b9
-#   text hash     9c545e4de789c1ff
+#   content hash  d1c40f426701529e
+#   text hash     8d2bd8917e5df4bc
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

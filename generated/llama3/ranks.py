@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/ranks/ranks.py.jinja
-#   content hash  475e1465688a7666
-#   text hash     a4e3823e43fb37df
+#   content hash  1a06524d96c2f38a
+#   text hash     1906fa8468ea6d52
 #   render with   attnforge render SPEC
 """Tokens divided among the ranks of a process group: each has a part and receives the keys that its queries see."""
 
@@ -223,7 +223,7 @@ def attend(
     *,
     placed,
     behind,
-    back,
+    near,
     angles,
     k_lens,
     k_starts,
@@ -237,7 +237,8 @@ def attend(
     terms: the call's keywords that come from the spec
     placed: whether the positions of queries matter; if not, no call has to state them
     behind: whether keys after the last query of a stretch can be left out
-    back: how many keys before its own position a query sees, if keys before those can be left out; else None
+    near: (how many keys before its own position a query sees, the step in which earlier keys can be left out); None if
+        they are needed
     angles: the keywords with one row per position
     """
     queries, keys = parts.count * q.shape[1], parts.count * k.shape[1]
@@ -255,7 +256,7 @@ def attend(
         q_start = keys - queries
     stretches = parts.stretches(q.shape[1])
     parts.stretches(k.shape[1], "k")
-    seen = Seen(parts, stretches, keys, behind, back, inputs)
+    seen = Seen(parts, stretches, keys, behind, near, inputs)
     calls = _calls(seen, inputs, terms, q.shape[1], k.shape[1], angles)
     found = []
     for (rows, first, _), k_seen, v_seen, given in zip(stretches, seen.of(k, -3), seen.of(v, -3), calls):
@@ -269,14 +270,14 @@ def attend(
     return _joined(found, return_lse, (1, 2))
 
 
-def attend_packed(attention, parts, inputs, q, k, v, terms, *, behind, back, cu_seqlens, max_seqlen, scale, return_lse):
+def attend_packed(attention, parts, inputs, q, k, v, terms, *, behind, near, cu_seqlens, max_seqlen, scale, return_lse):
     """The same for packed sequences; `cu_seqlens` and `max_seqlen` are those of all tokens."""
     if q.shape[0] != k.shape[0]:
         raise ValueError(f"k: expected the {q.shape[0]} tokens of q, got {k.shape[0]}")
     tokens = parts.count * q.shape[0]
     cu_seqlens, longest = arguments.cuts("cu_seqlens", cu_seqlens, "max_seqlen", max_seqlen, q, tokens)
     stretches = parts.stretches(q.shape[0])
-    seen = Seen(parts, stretches, tokens, behind, back, inputs)
+    seen = Seen(parts, stretches, tokens, behind, near, inputs)
     calls = _calls(seen, inputs, terms, q.shape[0], q.shape[0])
     found = []
     for (rows, first, last), keys, k_seen, v_seen, given in zip(
@@ -296,12 +297,14 @@ def attend_packed(attention, parts, inputs, q, k, v, terms, *, behind, back, cu_
 class Seen:
     """The keys that the queries of each stretch of a rank see, counted over the tokens of all ranks."""
 
-    def __init__(self, parts, stretches, keys, behind, back, inputs):
+    def __init__(self, parts, stretches, keys, behind, near, inputs):
         self.parts, self.stretches = parts, [rows for rows, *_ in stretches]
         rows = stretches[0][2] - stretches[0][1]
-        # tokens that share an entry of an input must not be separated
-        step = math.lcm(ALIGNED, *(along.key[1] for along in inputs.values() if along.key))
-        self.starts = window_starts(parts, rows, back, step) if behind and back is not None else None
+        self.starts = None
+        if behind and near is not None:
+            # tokens that share an entry of an input must not be separated
+            shared = (along.key[1] for along in inputs.values() if along.key)
+            self.starts = window_starts(parts, rows, near[0], math.lcm(ALIGNED, near[1], *shared))
         self.keys = [
             slice(0 if self.starts is None else self.starts[first // rows], last if behind else keys)
             for _, first, last in stretches

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e6e5618469426189
-#   text hash     8b6085617d6fb252
+#   content hash  ef0c56f3a5a2fd94
+#   text hash     9b8d662e3fca5215
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

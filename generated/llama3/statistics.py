@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0ed8667b04bb845e
-#   text hash     5abbc347f3ef1ae8
+#   content hash  9d9a17aea55bcc19
+#   text hash     e3bf41dff94bdced
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

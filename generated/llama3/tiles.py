@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9f8f7c1f0d159e64
-#   text hash     616c75d8d981f568
+#   content hash  7b1c05d740f36d2c
+#   text hash     9a2812563e10050c
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

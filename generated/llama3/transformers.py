@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8ecbf06cb653827d
-#   text hash     3074af1308a45d75
+#   content hash  6051b0c336926272
+#   text hash     91d1f5801123b124
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d1a570f68500e136
-#   text hash     abf460d045cfe204
+#   content hash  bdd3a118bab9b893
+#   text hash     9f7a53770758f3ea
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

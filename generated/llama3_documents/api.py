@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fffec31cbce5ddee
-#   text hash     6211e8e1956dc9b4
+#   content hash  5c1be5f179d0e669
+#   text hash     be2b57dd77c7c8e8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  069cd070efcd3ca1
-#   text hash     b55622c1f81310dd
+#   content hash  9a04fcf7a767cdfd
+#   text hash     42b316c95a5dbfe0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

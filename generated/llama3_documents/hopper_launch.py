@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  43f4a3f6af709a14
-#   text hash     fa3fd67919ca5ae3
+#   content hash  63696be00b033b5e
+#   text hash     ebf04f212b63780c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  58ac9347a7921db1
-#   text hash     fc638a0049869330
+#   content hash  edccc2f227bc29cd
+#   text hash     304df08568c18bdb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

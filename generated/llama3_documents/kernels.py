@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2b93f4a0c8eb5aba
-#   text hash     91c31373682eed1d
+#   content hash  f4a45645a0441045
+#   text hash     583dd5a34be7581d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8ec2e46396280c26
-#   text hash     c8681f1d5548cfad
+#   content hash  af10babcab110de4
+#   text hash     5a9a332742797c48
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d377ba64dbbf322f
-#   text hash     e2bfc629e1e1af6f
+#   content hash  be06237844c9c55d
+#   text hash     7d4b1c9f5378f05f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

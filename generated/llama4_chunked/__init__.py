@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  86609d37e2eef908
-#   text hash     e599f909df053da7
+#   content hash  095cc2e67cf99208
+#   text hash     3f8415e2d1f6a099
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0204dbd3629b11d6
-#   text hash     c79fb675baa7b380
+#   content hash  17c413fcca1aafa5
+#   text hash     ab56a0facaf901aa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

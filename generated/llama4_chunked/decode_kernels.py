@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  22b225173792ddb1
-#   text hash     6dfbcf2926a29951
+#   content hash  e0ccb8c01deb537c
+#   text hash     308b3addf49a47bb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

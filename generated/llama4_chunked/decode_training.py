@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  73b28fcc79c9c3a9
-#   text hash     56b2c059881fa7ab
+#   content hash  20f00d863cdef5e5
+#   text hash     6f05f91cb26e7657
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  da2a2a92533b8220
-#   text hash     440c44c1b53bcabb
+#   content hash  0c3cdca59e556880
+#   text hash     b3e80020ffb808fd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2b7c27a38f9e9dfb
-#   text hash     e5ad545e7121d80a
+#   content hash  17ea700d0ea45b45
+#   text hash     cfe11afb684fa0a5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1346e9c40c86a0b5
-#   text hash     39ae71db7d7cb9d0
+#   content hash  517357c7c593adc6
+#   text hash     86843bd4ada1da7d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  332a7a84c136696f
-#   text hash     415fc3a558d9bca5
+#   content hash  dbb02826b8075f8b
+#   text hash     529699b55baee6c7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

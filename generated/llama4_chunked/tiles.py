@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0173e13670a10cb9
-#   text hash     3af15023909d48e1
+#   content hash  be5f871bd65926a7
+#   text hash     7adf8367d978091b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

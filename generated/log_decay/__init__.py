@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  433196fc5b461a3f
-#   text hash     2cb4487aae2c02f3
+#   content hash  066bcb1844a5210a
+#   text hash     7701298ac52ac7d0
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

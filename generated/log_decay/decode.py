@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  30a7c9af0fea293e
-#   text hash     0f655de84784499b
+#   content hash  1673d5e299bdb090
+#   text hash     41b29564215251e1
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

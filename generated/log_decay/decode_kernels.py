@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2c805ce9e909e6b6
-#   text hash     7ddac9564a02fae3
+#   content hash  32545b702e6d7d23
+#   text hash     e929f3826d1115f0
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f5527a75da60753e
-#   text hash     58b5a94a60c8929d
+#   content hash  6061a0ac354d2591
+#   text hash     d6790692ae25816e
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a8b5b38318585a3f
-#   text hash     78c527c989a1c5f8
+#   content hash  0d82fb77b26a5d14
+#   text hash     f1ae7c9258051886
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bd67e8ad0f1ffead
-#   text hash     00a2160d69a6bd4a
+#   content hash  9897f50137fa625d
+#   text hash     0c708cc22d9777ee
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  75ba5c0a114d9a5b
-#   text hash     ff5d67fb31089732
+#   content hash  b32b5feaf87c2e32
+#   text hash     7fc1375fe09ed0ad
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cf9a4c77b6d53aa7
-#   text hash     98d35cd31c6b88ce
+#   content hash  9be0c3deae61e5c6
+#   text hash     b24794dfa6ed640f
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bfc1fa6b6157f73c
-#   text hash     31a045b3d1507f11
+#   content hash  f698ffd4efb8387b
+#   text hash     c9fb0c02ffa4c000
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ea2755f4b92ec5ba
-#   text hash     4ea08c2a54d00f56
+#   content hash  715625886b513d9d
+#   text hash     77950dca1cb01a3c
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  803e1f05483e9a69
-#   text hash     12a2d39e919a53ff
+#   content hash  8ab5fc2ea1557dce
+#   text hash     e565088b9cf95ea5
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e94e9cf4df5009fc
-#   text hash     b756c9c350b8a0ba
+#   content hash  fdc7d9b494a4912c
+#   text hash     74cbc86addc0ea47
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fdb92fdbb942c4a6
-#   text hash     f70456aab9ef6f03
+#   content hash  a651d737efbf08e9
+#   text hash     00bdeed33b4b2bb6
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  402ddb1f1e619e3f
-#   text hash     bb197e153dbfabe9
+#   content hash  a869f259f4efdcc8
+#   text hash     a177b3fd1ad843c4
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3eb92c88cd97a866
-#   text hash     8b083a24a3d4bdb4
+#   content hash  2df2b55eca02b69a
+#   text hash     b0b638e2e2c1f9ab
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

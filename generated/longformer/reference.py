@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b47de6fe3a35897b
-#   text hash     bb32826d4b9d6ac9
+#   content hash  73ebbe6a5eeff802
+#   text hash     8e244ba12b6dd1bf
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

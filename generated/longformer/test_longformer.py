@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8a03d67812fc8769
-#   text hash     634d1bc2a7f4d0b2
+#   content hash  6fe0df4f64c2f6bd
+#   text hash     382be2682877afa2
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

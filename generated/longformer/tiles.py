@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  94841b28fa9abe22
-#   text hash     2894278aa19a40d9
+#   content hash  3e40fce83b0d4e3d
+#   text hash     42a65620e75de0de
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

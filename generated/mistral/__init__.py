@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  562afbfc372a84ea
-#   text hash     6748f0857c0c1966
+#   content hash  e8aa5270622bec67
+#   text hash     947179b33f328d7f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  792cc7b2fc563886
-#   text hash     75a1b624a15ed8f3
+#   content hash  596edc53f6ac46a6
+#   text hash     8cab99a74555610c
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

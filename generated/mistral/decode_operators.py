@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d2a4dda627155b01
-#   text hash     4ade462134227e5e
+#   content hash  e43be25eee729dac
+#   text hash     d2d91f12214ac4ed
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f9243794e85197b3
-#   text hash     0e1e02c6a6150c4c
+#   content hash  a0651c765d1338bd
+#   text hash     c59c6dcc91524dde
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

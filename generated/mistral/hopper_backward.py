@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5bfac8e9ec59743f
-#   text hash     f33bf6719aee8c26
+#   content hash  6002e0bdb19ac2b3
+#   text hash     896f93bcf5a59832
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

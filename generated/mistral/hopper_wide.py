@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cb87200dedb6f04d
-#   text hash     7943a7c389e47493
+#   content hash  01fde497d121e388
+#   text hash     04623f0571e3674f
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

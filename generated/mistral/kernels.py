@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b4bcaea34bd85b0e
-#   text hash     0a1a3ccb603791bb
+#   content hash  59fa9d44b6552ffa
+#   text hash     fcc139eafdf5c2fa
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

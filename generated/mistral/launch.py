@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f4e6f8d80f271e8b
-#   text hash     df80b32355845542
+#   content hash  d88e442c43563e20
+#   text hash     d331225e1633a854
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

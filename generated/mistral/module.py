@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  344682122adfc26e
-#   text hash     94d63339799564ab
+#   content hash  88e6f94540d7e560
+#   text hash     80c8f67a051eeb32
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  94e000f7ad46074d
-#   text hash     4a3b4dd071c734e9
+#   content hash  db373428eb3dd631
+#   text hash     07be528c60258df4
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a7606510bb4c7549
-#   text hash     8e816eedd490c4a7
+#   content hash  cb6eef90351c0bc4
+#   text hash     a49bdafbf7cefd9c
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

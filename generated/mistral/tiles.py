@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  475de4dbdd7c3cce
-#   text hash     0c58279887936850
+#   content hash  7186d1fac6e65932
+#   text hash     5486a6f135179238
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

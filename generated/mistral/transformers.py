@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5436e4ce86d4d77f
-#   text hash     646f68ef07444bf5
+#   content hash  780440db906b0362
+#   text hash     1df1629514367b3b
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  28b3f92e59133776
-#   text hash     87e8cf3162ca4486
+#   content hash  40c98b487e367195
+#   text hash     886368584734a11b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  66d160909ce74320
-#   text hash     8a95dc47baf9fca4
+#   content hash  172dccb8be8dcdd2
+#   text hash     f4a4545c19582e46
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

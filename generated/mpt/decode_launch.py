@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2789e0761ebcaa79
-#   text hash     e7679c36c56f152f
+#   content hash  1daef7ebb40c4361
+#   text hash     6449973f58f383d6
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

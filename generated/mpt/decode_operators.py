@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  941142d0bbc5b1a4
-#   text hash     1458f757e07c11f0
+#   content hash  b5215f6b447f41f5
+#   text hash     dfb5029a5357dc18
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

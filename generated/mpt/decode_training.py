@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c9eeaee7787ef123
-#   text hash     ac17c621fba68234
+#   content hash  eb53df24b5d04c49
+#   text hash     2f38dd79682e9d17
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  14d6c104c6a2fd8e
-#   text hash     34785bd25648f127
+#   content hash  46e552f596d422d4
+#   text hash     b473a4083c98bb62
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

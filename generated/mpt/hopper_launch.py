@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b5d9932fd1dcbeb
-#   text hash     1b0b94581dea00a6
+#   content hash  1362dbf70f53b3a9
+#   text hash     262b034020bcde2f
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1e95b8fe43cc2a4b
-#   text hash     b87361738827a072
+#   content hash  e79acb2c9fd9f8b5
+#   text hash     b89e133373e6e014
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

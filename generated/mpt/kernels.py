@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  abdc467a7be7e5eb
-#   text hash     d6c958365ba0a1fd
+#   content hash  44854eb60952cfc9
+#   text hash     44f3fece88ba4d95
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  646ce4e474f12849
-#   text hash     a48a7db6e48ddbe2
+#   content hash  3fecf4ca3b3bef9d
+#   text hash     e6a17dab9a5271be
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  69568fe281951366
-#   text hash     5eeb93e13c5bd5fa
+#   content hash  0ecfc6c854959ac9
+#   text hash     b12ff2fbf93bd70b
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

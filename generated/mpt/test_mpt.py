@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9ce2eac5b2830cf1
-#   text hash     3a5bab8fc2568aa5
+#   content hash  12a31b85fb51f54d
+#   text hash     1234f0219e07132b
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9f0247865933dcdf
-#   text hash     4192a531697464b2
+#   content hash  b3246af495fa6414
+#   text hash     e74d6d8fb6c62a16
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fb8b0300ba7b8fe2
-#   text hash     2e614cd87c018a78
+#   content hash  c44aeabeb7073fc7
+#   text hash     1f7142d088d7cd2e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

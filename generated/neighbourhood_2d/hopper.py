@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5106b476a1d303fa
-#   text hash     8e6ed4664570261b
+#   content hash  9c88d8e4cb3a08ae
+#   text hash     5e65485b7b9608f6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

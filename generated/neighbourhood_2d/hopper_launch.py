@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1a1fd57217a71eac
-#   text hash     60b59b9709117671
+#   content hash  db76365c3131d8b9
+#   text hash     6dc63a910a2b91fb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f5c63aa7432bb924
-#   text hash     b93cc6d2787278fe
+#   content hash  b9d6a7399dc8fcb8
+#   text hash     50521f36f02f7ee0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d61987409236aab1
-#   text hash     e66e3eb749940f64
+#   content hash  7f8255ce7f44c6b6
+#   text hash     fc96b62faf7edd53
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d30b740d820fb17f
-#   text hash     8ad10d682fe18b40
+#   content hash  7b7b5806b913410d
+#   text hash     2c7760d4b0e43121
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6128ff19e7e55de5
-#   text hash     8584c441d48fe2ae
+#   content hash  941498bdaf0f2d86
+#   text hash     9577e5db03ba6c95
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 
@@ -56,7 +56,7 @@ def attention(
         v,
         terms,
         behind=True,
-        back=None,
+        near=None,
         cu_seqlens=cu_seqlens,
         max_seqlen=max_seqlen,
         scale=scale,

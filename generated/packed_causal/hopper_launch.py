@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cefd0bf218ada08e
-#   text hash     6945b66fa1211a78
+#   content hash  34cef4c2b7e7179b
+#   text hash     e2f5cb0b23a05675
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  567ae368854f709f
-#   text hash     14fffdf6c2fbdb3a
+#   content hash  216513514d90a457
+#   text hash     ee11f36437622041
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  287dbbc834a34098
-#   text hash     ba3fa10a4a4e87fc
+#   content hash  6ddee200927bbe3b
+#   text hash     33a9eda5a1d1d243
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

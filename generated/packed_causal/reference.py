@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7aee8973f3b0eca5
-#   text hash     72de6854ec630a86
+#   content hash  bc33bbce19b32a0a
+#   text hash     78626c1bbb6a4dbd
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  970b86b516462ccc
-#   text hash     616b919dd15f1f0c
+#   content hash  e9dff44409f69e61
+#   text hash     f09d2e9b6c8c6637
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ac3b08a160f0d598
-#   text hash     28da0b13505f20fc
+#   content hash  940e634dfc2b6c4c
+#   text hash     98154949ab6c144d
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f327d3f43bff0ef1
-#   text hash     c606c160d33583e2
+#   content hash  200a2d0d4e2adb20
+#   text hash     3b4c00beeb7fa702
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f587da60b1b7cf72
-#   text hash     837bcf2764ea8783
+#   content hash  c73aa243866c12b2
+#   text hash     517354fdcc0fc237
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ae5c3969083f115d
-#   text hash     b338ff0304786ee5
+#   content hash  76709c88f142d7ca
+#   text hash     6a29dce56c05053d
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

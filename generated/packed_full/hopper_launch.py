@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ec7704c05ad419ec
-#   text hash     543da952ebf3be73
+#   content hash  22c2cec0305adeb3
+#   text hash     e5fe3289990097d9
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

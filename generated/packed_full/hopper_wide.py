@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  072c580b82cddb04
-#   text hash     e44a00030fb6ef2c
+#   content hash  a4bd38be43af259e
+#   text hash     38163a58b8c9e1ec
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  24981ec37491f2d2
-#   text hash     2334d5a55b96b496
+#   content hash  d071713e2e4528ef
+#   text hash     8254410600c69350
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

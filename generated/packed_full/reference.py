@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4b7992cd276c5650
-#   text hash     72ae12acf2ffaf57
+#   content hash  a235ab173dcb8ef2
+#   text hash     14f7a12b4af3894a
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ffd3d2bb82535cc0
-#   text hash     b9b801b166d9b511
+#   content hash  63476b1b048bd38c
+#   text hash     e20d81c095e91eac
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6d86268b488b0f73
-#   text hash     7b81461c5e5fc0d9
+#   content hash  935549d9c2949a74
+#   text hash     de3f2f6b09e4c64e
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

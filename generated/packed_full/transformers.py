@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3015fa7c5a251d89
-#   text hash     00e2fececc3d6a37
+#   content hash  ec43d879da7b1180
+#   text hash     f662467b3a2e86bb
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  511bc75007ca3316
-#   text hash     685895b9e58971a3
+#   content hash  3637d15383d67265
+#   text hash     e9402656de4cad2c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

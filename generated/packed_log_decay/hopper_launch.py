@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9fb0c070bd39f0a1
-#   text hash     88744f5f18ac6136
+#   content hash  33d07a18a697e2de
+#   text hash     84a8b6d46e6dd221
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

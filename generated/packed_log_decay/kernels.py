@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  858b080627f91430
-#   text hash     d7d9173d32f805d3
+#   content hash  e68bbf56f4e42122
+#   text hash     8731722f2b5b8580
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

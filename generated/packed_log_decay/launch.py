@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cc4a806d4bda46f0
-#   text hash     c9773411ae6b5e34
+#   content hash  df7cce4b79e8a1b5
+#   text hash     07a930ef8f1c21f7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9ba1ca0fc2e23e17
-#   text hash     1734356604d3e92a
+#   content hash  bd103d8dbeb8d517
+#   text hash     3d170a7082071bcf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

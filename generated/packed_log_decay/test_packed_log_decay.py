@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  73bd3f935f2e94bc
-#   text hash     1a76ea6c93b9a988
+#   content hash  c8eaf68e61099c5b
+#   text hash     52bc0b906562cabb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

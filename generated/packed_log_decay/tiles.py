@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  39fe722860004b96
-#   text hash     f33ad82f4d448408
+#   content hash  9e2dcf498b7361f9
+#   text hash     e0b6ea5f192c461c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e1bc0064b12c4c5b
-#   text hash     e18d18d044f4fbf5
+#   content hash  ac3b872d35270c5f
+#   text hash     eda613f6ac8f4630
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

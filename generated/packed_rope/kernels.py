@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2c81b8e6e52685f3
-#   text hash     53571e10b4c3fd30
+#   content hash  9c888077fcecf50f
+#   text hash     ab9b7eda7e001071
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e45597f50fd65422
-#   text hash     2993d0491dd5360b
+#   content hash  e0e079593da2c678
+#   text hash     2da010666a5c23cc
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

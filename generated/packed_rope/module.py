@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ef2ee5b1be05e7cd
-#   text hash     5084f6c08200dab4
+#   content hash  4ea70d6c98f42462
+#   text hash     04e3e1fa8a37b5f7
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e1e81937b1feb163
-#   text hash     5842b6eb4e2afa45
+#   content hash  1b0bb64e0a347006
+#   text hash     27c28ae7081a434b
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

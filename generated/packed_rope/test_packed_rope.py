@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cc9d50a42eee39a6
-#   text hash     3187d61cd0a9fc8b
+#   content hash  9e29078bec94e459
+#   text hash     9c5c510478defbb2
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

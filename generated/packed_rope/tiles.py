@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e34fadc6b7aca819
-#   text hash     567e9a548a8d71d6
+#   content hash  2b95c56c81c83ce3
+#   text hash     2cfde07b97c2da08
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

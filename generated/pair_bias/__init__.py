@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  032e6b1de68383e9
-#   text hash     f122f4031e5625a6
+#   content hash  8f6aba566df64269
+#   text hash     0d1f81550fbe795d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

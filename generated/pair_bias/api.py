@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6ed7f01e9b120be7
-#   text hash     4f22d6647d32ddb7
+#   content hash  d344aa2d727c4232
+#   text hash     95169bcfddeb651c
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

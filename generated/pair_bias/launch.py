@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bc9919c8418d168f
-#   text hash     3b995fd5a79b8581
+#   content hash  4bb37381d607ada7
+#   text hash     4251842d99b26d2a
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

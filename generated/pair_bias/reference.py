@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c90368841db32a53
-#   text hash     4d19f086ae27b4f5
+#   content hash  857c514d408fc023
+#   text hash     e9b80e59f8463187
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

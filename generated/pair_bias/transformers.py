@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ae790380d0fe5df3
-#   text hash     f7ddf94a573ab473
+#   content hash  97a9e93d161c0d15
+#   text hash     d58db567a5af513d
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

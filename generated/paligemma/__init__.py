@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fe4a5e0c8a64773f
-#   text hash     766ff3b5c564f824
+#   content hash  d02b828a9dc9a914
+#   text hash     3f6e8b6061537cef
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

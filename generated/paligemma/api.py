@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f7f22b79cfd001f7
-#   text hash     8ed946d86bbec574
+#   content hash  401b4cc293d36e1b
+#   text hash     8120d12d7f3a8484
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6db45d2cf1a7d97e
-#   text hash     5846f5fd6471b4aa
+#   content hash  dc53786c61b46f2d
+#   text hash     92d34ef3e26e2d37
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2f4d65101ce88e1c
-#   text hash     a5382e00248af0c0
+#   content hash  61ada31b6841687c
+#   text hash     833fa4b7af4a5303
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

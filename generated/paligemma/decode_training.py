@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  978bc9a6a95a3aa5
-#   text hash     5d150153a2196454
+#   content hash  8fda9e5c9e54d2a1
+#   text hash     43cf98b1a60cb5f3
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

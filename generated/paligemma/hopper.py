@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  daf862a1fe8c3e88
-#   text hash     4b73fcb632b5863c
+#   content hash  f402beea13be087d
+#   text hash     6a625050d1129550
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

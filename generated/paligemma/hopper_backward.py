@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fadcb321746a2b5b
-#   text hash     6c094727b2e846bf
+#   content hash  35fe8ed87062c30e
+#   text hash     580e0369698a36e4
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  64222f86c7f1de44
-#   text hash     706cd9ba0a17f1c6
+#   content hash  979c514b46638dd8
+#   text hash     82cd7a252ed017ff
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1c6945123f5773bf
-#   text hash     b27b21ec7ed08539
+#   content hash  347e7cb9465619dc
+#   text hash     1a7746efdb232433
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6ebf1279b7177656
-#   text hash     167b4c1c807ab864
+#   content hash  d3b40e1a6d434c77
+#   text hash     4d7ff68fa4dd92f8
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

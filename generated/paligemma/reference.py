@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  12daae2b7596526d
-#   text hash     8c4af51da8017666
+#   content hash  d8afdefd3f9109a9
+#   text hash     591ab6744bf28bf9
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0d1acedea68913ad
-#   text hash     78c291ddbd869daf
+#   content hash  3eb12a49936885b1
+#   text hash     a90c32ad18d4b84b
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

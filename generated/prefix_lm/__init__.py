@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d08717f044dab5dd
-#   text hash     144d79f0dfe7ee59
+#   content hash  1bbb89f623000f00
+#   text hash     075f73f62af6252f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1d7b3592c68054d0
-#   text hash     3adc614498cfcc9f
+#   content hash  df74e5da449d55b3
+#   text hash     d12eccb0e6d70979
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7c39ea26a10c3312
-#   text hash     a38d3a7cc015f841
+#   content hash  d289356a7231532b
+#   text hash     251686bd60b78514
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

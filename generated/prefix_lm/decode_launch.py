@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1c69e73b706b47b9
-#   text hash     23a94aa35bde97f6
+#   content hash  df76c4ef4405f261
+#   text hash     be8ce4890f57e1af
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e8d60ca81601bfdb
-#   text hash     1760fa4bde49ea39
+#   content hash  ed6b1567f169da8a
+#   text hash     a5f703a9146b69d3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5587092d50b520a6
-#   text hash     788baac6b6794ccf
+#   content hash  fd111dc5e95b5754
+#   text hash     9c7a22c48a978863
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

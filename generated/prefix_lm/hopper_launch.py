@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dd0591015d8e7808
-#   text hash     c092cf517213ee69
+#   content hash  e2a344d2f3e06130
+#   text hash     5e2c0f00c5906598
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f4264f0daaa37fc3
-#   text hash     1eb0d38ff856b79f
+#   content hash  62e1d56e428537b3
+#   text hash     b3ae1165853ceb03
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

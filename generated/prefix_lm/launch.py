@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2e6fb426c66fee93
-#   text hash     30ecd62cff7f6435
+#   content hash  b028a96a591ebbd1
+#   text hash     5f78231786323af5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  183401ca2d1c0b01
-#   text hash     44e8402fe22ce454
+#   content hash  ff96aa57157186d5
+#   text hash     6282412ab256e81d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

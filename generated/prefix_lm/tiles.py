@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7ed097d4ecbe3bff
-#   text hash     fa4ef3906feba450
+#   content hash  656e3083fef57076
+#   text hash     1683401a55f6d05a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

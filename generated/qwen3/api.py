@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7aab91963c59b714
-#   text hash     8bee60314adc4cac
+#   content hash  f840e9f3142d70c3
+#   text hash     b802e3fecb63ef24
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2ce0521181d376d9
-#   text hash     84adba745913b9e8
+#   content hash  636b0028d343029c
+#   text hash     6628fb92684f0501
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b11d18a7242a9104
-#   text hash     f5ea2bfb18d1d3eb
+#   content hash  7ea69b06dba08470
+#   text hash     b9028e2772e27a18
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bba78ae986addf1b
-#   text hash     8ceb8fd2f5ea667c
+#   content hash  28bc2964ad2cbe23
+#   text hash     a7da23bbd52e755a
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e0d571928f20772c
-#   text hash     9437cc9af2c865b4
+#   content hash  f65b67aecef46b68
+#   text hash     f7df309b6da4aab8
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8d88b4c017b200d2
-#   text hash     0c019f362bdfc826
+#   content hash  328785c27b12b8bb
+#   text hash     4f71a83a40ed01db
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

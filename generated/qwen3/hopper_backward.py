@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ae3d91455effccba
-#   text hash     4b68b584c8ec9d8a
+#   content hash  774547c40d3dc57f
+#   text hash     64c62c8e437d40da
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

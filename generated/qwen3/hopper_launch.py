@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c1305521cbc713af
-#   text hash     4c87ba2d2a5d09ac
+#   content hash  5a0e3739c85285eb
+#   text hash     ee81f202542473c6
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

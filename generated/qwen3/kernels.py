@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  16d53608c079d032
-#   text hash     d11c8b075c657ea7
+#   content hash  2e1b771e88d6589b
+#   text hash     ad42a6ccd346b985
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

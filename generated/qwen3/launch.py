@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f07aeb06b414cddd
-#   text hash     375c85717f29642f
+#   content hash  f66acc44077293bf
+#   text hash     8f9a924604f61bad
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cb88fe5598cefaf9
-#   text hash     e6fb798a7f997359
+#   content hash  2b82a0d2363fa078
+#   text hash     1172c033d3ba9632
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8933def1fec26c72
-#   text hash     0d1aed8a8db53fa1
+#   content hash  de21a131d752dec7
+#   text hash     0f3ecd3f64e7450c
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7fc2f5bbc0245d4c
-#   text hash     b4dc3d69c9cc9245
+#   content hash  8aa9906fd4ef11aa
+#   text hash     3a3b30c6d40732d8
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  672323427f7ec6da
-#   text hash     ab6950ff3924c6d9
+#   content hash  4f17f3d6d4b5b9d1
+#   text hash     fc165c13cb32af6b
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4419b9fba55ab807
-#   text hash     f891fbf2b3b709cf
+#   content hash  43ddc5fb3eb4eefc
+#   text hash     359ea0a1c4e027cf
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7145dda72d4bfe5c
-#   text hash     cae1ef84e74226c4
+#   content hash  a4b7da93416de0dd
+#   text hash     6029679ce5d4c977
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ee36c6aaf1085820
-#   text hash     8b6f631683a8eb70
+#   content hash  062a6ac8cd2c67d4
+#   text hash     1548481ccf1bcd77
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

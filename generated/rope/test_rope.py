@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8d6d23fdbb21ecb6
-#   text hash     2efd7eff13db2dc4
+#   content hash  72634a33992ec5c3
+#   text hash     43ab3b40ab1b30ea
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

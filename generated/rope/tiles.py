@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2f4f742098709c72
-#   text hash     77821a3f58fe89c6
+#   content hash  1b2814087ae4b8fd
+#   text hash     c194522034712107
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

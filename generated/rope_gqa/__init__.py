@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49dff2a2ea1f668c
-#   text hash     1fe7df30f97eb84d
+#   content hash  1c224c69ece9b9be
+#   text hash     e36e568e865a81bc
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

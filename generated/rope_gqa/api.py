@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ee3919c1b8a00f39
-#   text hash     503b62d14852844d
+#   content hash  0c1ecb3452c06fa0
+#   text hash     a1f3b52461a597fa
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d80e21d9e6b521d0
-#   text hash     e4a8c0b7d1e8b511
+#   content hash  2159942f6af126d6
+#   text hash     d5fdc94d9fadaa6d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

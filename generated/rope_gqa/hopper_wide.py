@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6053aca4a7b2d340
-#   text hash     aefacfd80852258e
+#   content hash  2a21381e27c4061d
+#   text hash     fe3b3fa394f592c4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b9a792df7576c91a
-#   text hash     f9cfffd6cf167091
+#   content hash  c4806ac91f1ae956
+#   text hash     1f1b1241fd9f6912
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5d8a681587ec6df9
-#   text hash     8e1e9a0b3bb565da
+#   content hash  cb07f7b96ca4eeb8
+#   text hash     5e674d11b6f37a97
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  574143f09bdde27b
-#   text hash     3f9cab0efc7887b6
+#   content hash  bb154b1bab1ef90b
+#   text hash     e760ebc8fb373707
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

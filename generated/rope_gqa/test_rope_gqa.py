@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9dd6360880a256e0
-#   text hash     e03e04f6d17c66e4
+#   content hash  29a084b0a5c7425e
+#   text hash     75684ac9be6c887d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

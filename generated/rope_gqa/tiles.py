@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b9e3ecc4d5ee4d43
-#   text hash     f67e4e168df747ff
+#   content hash  6d6cb2aff0c20856
+#   text hash     00b133ac337b4fa0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

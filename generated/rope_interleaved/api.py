@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  894262f63d6115ae
-#   text hash     2931aa316476a41f
+#   content hash  e06edae32e3d6566
+#   text hash     ce601f2a4ad40835
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a07537cf929bbe23
-#   text hash     bcbc21f74ba2695d
+#   content hash  70021cebe098a134
+#   text hash     b8f83ede07acf4ee
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

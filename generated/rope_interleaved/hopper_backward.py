@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8ac27736ce10278a
-#   text hash     d3f13fd9bcf506a6
+#   content hash  b485acced8320754
+#   text hash     8e6aa885d9665883
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  90e501a5d9b2c6dd
-#   text hash     ce6a76e880554237
+#   content hash  15ee54b602ef5688
+#   text hash     5d810d893022ad15
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

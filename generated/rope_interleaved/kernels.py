@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  771c4460bc99bffd
-#   text hash     ab0866a0be1aad18
+#   content hash  2e05ccfc1c90b0c8
+#   text hash     d0b9f3fed93906ca
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

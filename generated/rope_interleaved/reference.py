@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  eb82310874701548
-#   text hash     e0fa6cac1c98a917
+#   content hash  14784304c03f9fa1
+#   text hash     48cd83b401d46204
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

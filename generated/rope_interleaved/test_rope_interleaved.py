@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1c14d66ca32ebab0
-#   text hash     004d2bb38b993028
+#   content hash  9a3e40c12de550df
+#   text hash     47f0f8aebb04a4b5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

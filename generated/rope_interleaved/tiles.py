@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3e1aa35d5e399b01
-#   text hash     e7173d9bbcc9c7ef
+#   content hash  cfffbb5ee2b53f09
+#   text hash     477d38b9098c2d51
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

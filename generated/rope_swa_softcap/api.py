@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  373b1ef5b299b7c4
-#   text hash     3112177421dc5ce6
+#   content hash  4010b3ade8bb66ab
+#   text hash     35222f85ec01eeac
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  54c862665386f8bd
-#   text hash     bceaefedc2b72197
+#   content hash  62c92ab2cbd9522c
+#   text hash     9063f103e86ca5de
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

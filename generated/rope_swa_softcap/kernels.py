@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  99ce3eed8cbd46aa
-#   text hash     e0cd59d57483266b
+#   content hash  f3424d958a7c3cca
+#   text hash     49bb9a0aa4bddf50
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

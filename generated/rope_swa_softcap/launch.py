@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b63261672b3dc936
-#   text hash     6e4839337b02bec2
+#   content hash  d9d8e0f6220d8d5b
+#   text hash     778c31467e094020
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

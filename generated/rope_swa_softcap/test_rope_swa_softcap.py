@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7eb96a1a4eee1daf
-#   text hash     0029f6a9f73f5944
+#   content hash  5b1eac470c65fdb4
+#   text hash     8e004f267a4fd909
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8518e28905e02c11
-#   text hash     2116c5bda246e48c
+#   content hash  cbcc4ad1389e71dd
+#   text hash     51f1f7174979bf2a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

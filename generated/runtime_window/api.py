@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  493e7f8fb0f0da8a
-#   text hash     17290f6ef5d6c8d8
+#   content hash  2036a87f8d2600eb
+#   text hash     ffd60eb092de54de
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  efcdd5bfe98ded9e
-#   text hash     5cd47170d005c958
+#   content hash  171656b78d559c94
+#   text hash     82fbc136d32f4882
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

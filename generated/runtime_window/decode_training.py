@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  34bd8263a7bc3598
-#   text hash     7e41f86f5c3f8bc8
+#   content hash  781e9d2671bb738b
+#   text hash     22ec65ab9d4d3c01
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  08a53dac3e222e36
-#   text hash     9e0c618f25c3e1ba
+#   content hash  5e7dfa6f230b6797
+#   text hash     790f81b98f3f669f
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

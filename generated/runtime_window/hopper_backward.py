@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2f9a5b08e2d46f76
-#   text hash     96d2cb7d4a57a4df
+#   content hash  d34f7402c8df89a4
+#   text hash     2404b44dda04e049
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

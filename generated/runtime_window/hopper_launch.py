@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6a56e6f4737d99e6
-#   text hash     63d756defd966e82
+#   content hash  9b6bc7abc05b7d6e
+#   text hash     96d1feae2bdbc090
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

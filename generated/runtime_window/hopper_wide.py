@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8238c6ec80638559
-#   text hash     7d652ab6f542c5a4
+#   content hash  259c420489e69a2c
+#   text hash     ba9fa7c5ce00d073
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

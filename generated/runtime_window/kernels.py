@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  70802bbcac8298ac
-#   text hash     d7763d8fce32cf79
+#   content hash  e85b02bb7663c33e
+#   text hash     dd9b615cf6bf8fef
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  937ffddc43decfea
-#   text hash     75ff5323c7d41624
+#   content hash  a9a663b6f7d8078e
+#   text hash     5bdce9c143744383
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

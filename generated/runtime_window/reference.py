@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ed1ec221396129d9
-#   text hash     fbde4f79ef2e6f08
+#   content hash  4c949a5f783f59e8
+#   text hash     e9959713307b866c
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

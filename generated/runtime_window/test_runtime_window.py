@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aaaf0f838a31acd6
-#   text hash     70d38569b72ce6fc
+#   content hash  88a40d15d6870fff
+#   text hash     368f05c697151eb4
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

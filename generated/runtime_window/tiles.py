@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ebfdf2e796591210
-#   text hash     bf7b01d4ef4f2d89
+#   content hash  22ce222abdbac076
+#   text hash     d79ef37b47ea2f14
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ebc47d43634f6d9f
-#   text hash     c0e5e0f5aea85e5d
+#   content hash  2656222ee9128851
+#   text hash     f9de7a425612aa9d
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

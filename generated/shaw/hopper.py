@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a9ab7aaba626e2b8
-#   text hash     cfa67a22d414a152
+#   content hash  61e95c13a3c23b22
+#   text hash     66fee0149d362e5c
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b095d442c992bb70
-#   text hash     c181d1ba9c00d6b8
+#   content hash  c0bcc2048bf2e950
+#   text hash     bc98ff4e43ab0e58
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8285ba2570d40754
-#   text hash     c772e71c9f076bd6
+#   content hash  9c96e6d73e6fc2f7
+#   text hash     eea7e1c2fef4bcd9
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

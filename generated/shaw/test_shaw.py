@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1c6bcdf1059d6131
-#   text hash     f4c4a2a6c9558fcf
+#   content hash  0fdf506f7ed5db52
+#   text hash     d5d89fb1be6c13ca
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1535c903c9ce34f9
-#   text hash     5572dee02c97cb7e
+#   content hash  f49d9b6308265846
+#   text hash     68f7d67ebdbdf327
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5f864e8bdd9cb5a7
-#   text hash     0933b66e520538fb
+#   content hash  0f281f8113ac17e7
+#   text hash     138fb46c0105113b
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

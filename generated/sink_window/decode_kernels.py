@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  281fb91f8e13119e
-#   text hash     0a4caee56b0dbf90
+#   content hash  5f610bc09428757b
+#   text hash     12403b8a9424df5b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9953ae03a4cac34a
-#   text hash     9453ff89ea408ffb
+#   content hash  21ae5cb9af50cee4
+#   text hash     d35c492696f0235b
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

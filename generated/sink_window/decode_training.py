@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c6e9c2e0effdff38
-#   text hash     be685dd0df3ca56d
+#   content hash  621aacf7952949b1
+#   text hash     f5d7ca42ea457b95
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

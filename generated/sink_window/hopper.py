@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  eadf647d1a60a637
-#   text hash     06a4e55e98ebecba
+#   content hash  2d158e79f43f1774
+#   text hash     27f704f5afe39543
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

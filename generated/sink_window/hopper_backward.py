@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ab1d71a14d1bd834
-#   text hash     d67b7efbddadc94a
+#   content hash  d9c874eca43c1cbe
+#   text hash     769059958d964189
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9ef0bc53793e5239
-#   text hash     dd6aa9e9db15a099
+#   content hash  f876cf9fe7a9897a
+#   text hash     d20cf1a5434716c5
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3aefeecbc4a4a432
-#   text hash     c929059b7de2289c
+#   content hash  85f4d30a92893e13
+#   text hash     0db6c7a0fe9029d6
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

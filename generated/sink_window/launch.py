@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f49a2eede4ba571b
-#   text hash     f0e548a7ba4943ea
+#   content hash  da7407dc0017ba62
+#   text hash     01addcef76c312ce
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c2637fd201b60397
-#   text hash     d0705123a41bcdb7
+#   content hash  c6c8bfddab942db9
+#   text hash     737854ed041dc6df
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  92a34cbbd5dbaab3
-#   text hash     df3e1a42ee1e6cb3
+#   content hash  4c22f335eaa994f9
+#   text hash     2ea1a9963de82f0a
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3a9520622c35d1fb
-#   text hash     c8d71f37bdf8d9ee
+#   content hash  c3e22d20a3ecd4d1
+#   text hash     65528930e7610f73
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

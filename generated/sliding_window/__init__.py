@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  540aa442839fbe44
-#   text hash     4251cff8ec47c46c
+#   content hash  717e9984b4b76c1f
+#   text hash     a59caab64ddec571
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0a8eeb7b2417c2cc
-#   text hash     96f0c1b6244ac228
+#   content hash  f60928ca742a5755
+#   text hash     80377903ef638453
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

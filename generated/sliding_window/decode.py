@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e0002ce5553add51
-#   text hash     d672ee6de5a96057
+#   content hash  8fce4a4ac7baf0ee
+#   text hash     02f8b473698c12a7
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7aaf724d4bc999ba
-#   text hash     29a456492d0254d8
+#   content hash  fad3a0f1e441639b
+#   text hash     f055a6341db95063
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fe120833551d5e48
-#   text hash     737bc070b67eefb8
+#   content hash  a3200f9b2e8e5ae3
+#   text hash     e72958d8ab7df0f2
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

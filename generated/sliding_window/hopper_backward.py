@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bb71709e8a18b8ec
-#   text hash     d17e5c89adf837f4
+#   content hash  c0a85be1a87e07b3
+#   text hash     774d8a4c81bd3543
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

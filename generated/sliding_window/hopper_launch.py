@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a5a6ab5e8f0ade8d
-#   text hash     9d63289c053878a8
+#   content hash  c49c3286c510042f
+#   text hash     e3ed6071c37a2130
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

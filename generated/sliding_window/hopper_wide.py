@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0ffef30c30386811
-#   text hash     abf8890c7ce7fa78
+#   content hash  adb162b5bf068616
+#   text hash     642b09d67e9c1169
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

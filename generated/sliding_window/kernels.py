@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e0a31e2d40726b6d
-#   text hash     a4dd3a5b0b9fbc19
+#   content hash  24787e3211e1f52a
+#   text hash     07bbd1ba9430f703
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

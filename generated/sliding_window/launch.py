@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  055c05cbfc253f33
-#   text hash     a40fd3b9f332881e
+#   content hash  bb02a9d89182ba9a
+#   text hash     37581a2e1afb1716
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

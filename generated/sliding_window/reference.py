@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  97e78e402ec85210
-#   text hash     cf88bb5b1d21bfde
+#   content hash  5f49f9289db47036
+#   text hash     9757d95ebbe003ef
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

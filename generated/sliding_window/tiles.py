@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4a89a8b3456ab553
-#   text hash     46c7dfc9b034dd09
+#   content hash  1acaba3e15144ac6
+#   text hash     7c59807dce45ce79
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

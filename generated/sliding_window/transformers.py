@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c8a10ea7592d825d
-#   text hash     494d20b5b5409f2e
+#   content hash  8efc8e624ee2cf99
+#   text hash     e354579d96cc9344
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

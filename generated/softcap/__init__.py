@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b6899d1915763ae6
-#   text hash     2c8630d7f2ba441e
+#   content hash  78ed21db48a0b937
+#   text hash     2a7055f4397436ee
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

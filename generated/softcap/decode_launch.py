@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4179eea90f61fe1a
-#   text hash     2b205cc8a226cdc6
+#   content hash  2fc7ffffbe9e7426
+#   text hash     b793c7d41500295f
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

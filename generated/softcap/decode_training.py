@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  20c2419c689070b4
-#   text hash     00313ec1c3113d8e
+#   content hash  4f6b486a2e17accf
+#   text hash     fd05a4e06a260ea0
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  23b376437f043bef
-#   text hash     ff5edb562aa17c2f
+#   content hash  be84757f9efa1b2a
+#   text hash     ec2f7873e3fe8abb
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

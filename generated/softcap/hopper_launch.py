@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  68aafe8ff8896662
-#   text hash     101e63b126ed9852
+#   content hash  0c670d976816c306
+#   text hash     3e8a6ace0ae7691a
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a0403b8ab25bfdec
-#   text hash     5c20c1b372bd9e7f
+#   content hash  9174e4c04bdfb1b0
+#   text hash     b100d60c74cf065c
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7d7fffe98ae93e49
-#   text hash     de62a4884ea7ed67
+#   content hash  62d7326101ce6f06
+#   text hash     0459b07ea3a4f030
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6730ca6aa4de18d3
-#   text hash     a89e504de412317d
+#   content hash  bcca5c41b8758c85
+#   text hash     ccd074531745589c
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

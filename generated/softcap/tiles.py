@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ec12eb69380de59e
-#   text hash     1bdec3b7df755416
+#   content hash  f96e9c36b27e10f6
+#   text hash     326d54f287d1aae3
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  de79ec05f580b7ae
-#   text hash     ced0ad5be9756998
+#   content hash  801446fab1c0a813
+#   text hash     f111872fde45bd1d
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

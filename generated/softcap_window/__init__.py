@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  07a8716a30e0cc5b
-#   text hash     d88c3eaaa922f9fc
+#   content hash  5831f7fc4751182e
+#   text hash     4837ce58a80e2068
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

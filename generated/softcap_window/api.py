@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  afe27ad840fd677a
-#   text hash     c59f32ca2f612d48
+#   content hash  231e5b3840f74882
+#   text hash     ef60da15651024ce
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

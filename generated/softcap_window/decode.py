@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f404862542af9c59
-#   text hash     9e25d97cf9de688c
+#   content hash  787e83817b52e2f1
+#   text hash     9a0295e77f79849e
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1c34f00b6e995edc
-#   text hash     64a602b1def00e53
+#   content hash  4d7ece5795981bdc
+#   text hash     3a09601d6849ec75
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  771c7758c46a5775
-#   text hash     9273d2d313b02cbd
+#   content hash  011a247aab89f645
+#   text hash     dc8ed8e1e17427ea
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  088a7088001013b5
-#   text hash     7bc3170bf127c574
+#   content hash  295dcbd27bba2a59
+#   text hash     a6c84b0596a7be9f
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

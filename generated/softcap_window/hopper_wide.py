@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c69a3524c7cb681b
-#   text hash     207a5a8fe1202d34
+#   content hash  78223da1a6799627
+#   text hash     2ff38d9d901dddf4
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

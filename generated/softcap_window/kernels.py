@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4debebef2ec21f74
-#   text hash     c0da1941d9de1892
+#   content hash  cfd7f6f2a8b9abde
+#   text hash     bd430901b8bb7024
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

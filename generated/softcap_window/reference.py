@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7e03e7e844bff956
-#   text hash     944d181119c4a2dd
+#   content hash  b7e170b6a5471c4c
+#   text hash     0eeabc599b8c3512
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

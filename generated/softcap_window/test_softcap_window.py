@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  03a81de71eeed316
-#   text hash     786d4d7bc39bbcf4
+#   content hash  4ec6cd49d19765d9
+#   text hash     8706c43defafb69f
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9a40c310b75c14db
-#   text hash     9414e1d6fc35dd9c
+#   content hash  757c3861ff8af66b
+#   text hash     4fe6ac3661352b6a
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

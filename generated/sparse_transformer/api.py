@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  86a5e28c7f9b4ab6
-#   text hash     b8245de7e56e56db
+#   content hash  3c150a2de05b6749
+#   text hash     566eb4a4dd167ea6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  54655fd6f685fb5b
-#   text hash     443b250a2a96a3ef
+#   content hash  913fa807b8f9670b
+#   text hash     e9d0bacd4c53a025
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b24dde0773ca85d0
-#   text hash     3c0ed7eb632a0271
+#   content hash  04c6d7ba814b3c30
+#   text hash     e8f08a427481b0d8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

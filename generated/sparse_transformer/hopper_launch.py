@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c6e6ddf3e79c5704
-#   text hash     fc3e609c0436af37
+#   content hash  62ad8a0686720a52
+#   text hash     3af759eb95c4863b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

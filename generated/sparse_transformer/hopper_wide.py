@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  64f1d438452c220f
-#   text hash     89add7758b3daa81
+#   content hash  04d044f31257bcbc
+#   text hash     eb5adcbc126558b7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  85593f4ea75ff164
-#   text hash     b38ac5d075c2f0d4
+#   content hash  c5db177b0caf55ac
+#   text hash     bfb3e47baffefefd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

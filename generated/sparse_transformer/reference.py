@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e1c63242875ac735
-#   text hash     fd82f54853cbd805
+#   content hash  92d559df178a313c
+#   text hash     e3c471f56fdaf88d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2565af13dbc08c4e
-#   text hash     f80a4ca681081cdd
+#   content hash  3a4e7112417854ac
+#   text hash     715df25b2ca9608e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

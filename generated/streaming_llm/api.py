@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8d44d26446731492
-#   text hash     95646285b95cf9a9
+#   content hash  3004ad4bda42870a
+#   text hash     66ad1fb8e36f7c28
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7adfe0630ac5d1b2
-#   text hash     97394196ed7721cf
+#   content hash  d601746321837d3f
+#   text hash     84919c9d5bd245fe
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3c792a22c5ad175e
-#   text hash     d80888e78dd969cc
+#   content hash  c4cc86eb34f238ed
+#   text hash     90515e153e6d737e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  32c7e99e39456eeb
-#   text hash     aadf20d9b87351f0
+#   content hash  e8a049b5ea2faac5
+#   text hash     02cb3e55b3e122ee
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  604f3f61153c61f2
-#   text hash     2389e213ac6af164
+#   content hash  8e9eeffe3821f77b
+#   text hash     5d46510e4977d83f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a5c7f7e919b7a76d
-#   text hash     de4e163190d59563
+#   content hash  2f51b6cc4ca78b6d
+#   text hash     a36e53e292c11be5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

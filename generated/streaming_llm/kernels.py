@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dc3673b5438dc26b
-#   text hash     53ca09ed10e61357
+#   content hash  ba238a3c5dd9e6b1
+#   text hash     c150d8afce0c11c2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0cbc7ba175f751c1
-#   text hash     c71ab4d77d4b35af
+#   content hash  92f82cad407d199a
+#   text hash     7b0202d01918f7f9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0c98f15047e323d5
-#   text hash     020a2ff4e8702e0e
+#   content hash  0570454435b5d99f
+#   text hash     b5a453cc2e4354a4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

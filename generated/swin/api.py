@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  38fa0d68710b746e
-#   text hash     02163738e3f93fa3
+#   content hash  3b005ecb939cd97d
+#   text hash     ed8db32397f3a1fb
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  34c239b966b2f4d7
-#   text hash     7ad505d7434ca6bb
+#   content hash  3a0c36728d89ffa9
+#   text hash     41f0db0ef533cf81
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  13dae086e1288dd5
-#   text hash     0bbbd5443a6bb6ae
+#   content hash  256f0dbd49797804
+#   text hash     800f02ac2a4d0077
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

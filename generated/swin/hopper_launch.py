@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  144f336e87afbb92
-#   text hash     756170af82305af0
+#   content hash  b3d0ff7c7d15d5d2
+#   text hash     8910c027ba4fb562
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  31360e4498fd4a13
-#   text hash     c045ecc0d68a4312
+#   content hash  9165318362dcd54c
+#   text hash     6bc7e91a475459da
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  19b0e9e76e4b06ba
-#   text hash     d2bcb318e42f4e05
+#   content hash  3f37bbabbc3b4021
+#   text hash     ef90057ccb84cee3
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bdeefbe5337425c7
-#   text hash     c488cb9c81016f5d
+#   content hash  d1d6fe73b175f035
+#   text hash     630f720eca1ef8fc
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

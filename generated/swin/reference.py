@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fc9e0a1bc7e19183
-#   text hash     8d49136951229957
+#   content hash  5242a9c578d07ab1
+#   text hash     2aba416fe61fdba6
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

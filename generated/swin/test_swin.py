@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c4c9cfd3fd602708
-#   text hash     d0cf4bde93a5094d
+#   content hash  1d38d276bed89d77
+#   text hash     37d416fd407011fb
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  13c19050b0b01082
-#   text hash     a86d83e1f51ae61d
+#   content hash  36cfd97bcda27883
+#   text hash     15472655ba116afc
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c5e2791597cd329e
-#   text hash     020f723c1a65f22e
+#   content hash  2484ef56489662de
+#   text hash     79d00fb7fa32e3a8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8f1ed5d8ba5c397a
-#   text hash     75a30b939c476e8e
+#   content hash  61f98c0995535610
+#   text hash     1d439b76fe0e5bd5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

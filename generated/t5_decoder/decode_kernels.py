@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  31c17c17e949a9b4
-#   text hash     4fccfceb9f36e6e1
+#   content hash  7b80eb4bf800f46f
+#   text hash     d53bd220a6625114
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

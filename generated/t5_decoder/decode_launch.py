@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bcab7ff14f332280
-#   text hash     2f64f1b78c035c09
+#   content hash  7e2903469392924b
+#   text hash     b74ca8141c4aab83
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

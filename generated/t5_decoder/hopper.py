@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8f559c4f66852c38
-#   text hash     05de53850e3ff1b6
+#   content hash  91cab86c23a4699a
+#   text hash     2e10e69845c409e3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eb69e5998bfd9f8b
-#   text hash     e9baeeb7fa512f30
+#   content hash  5b5efe305aa768a7
+#   text hash     35acbda1ad2c2ab4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

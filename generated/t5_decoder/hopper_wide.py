@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  05f929b49840df4a
-#   text hash     603a7e9f4751c1a2
+#   content hash  d1df34b9068dbf19
+#   text hash     3ec70186db20d0ae
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  de8ffb54cdd0a75e
-#   text hash     fd37a9c194396787
+#   content hash  df173c8c8a051211
+#   text hash     44052b8b53da7e7a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

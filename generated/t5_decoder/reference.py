@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  14c6f77db8a8a735
-#   text hash     bf6ff1519f72d71f
+#   content hash  a85c2068ec548015
+#   text hash     73611b9369df47b8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

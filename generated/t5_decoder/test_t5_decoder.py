@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c6287f989af225e1
-#   text hash     159ae43f0fbb7c57
+#   content hash  29efd98c1ece3cdb
+#   text hash     59da66c4a429b96a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  858924af1298f580
-#   text hash     92f970334f257df6
+#   content hash  04845b40cfd53821
+#   text hash     219337c6823546e3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  95f62083744b9b54
-#   text hash     5f4877193b638f3d
+#   content hash  8dce4d616967140c
+#   text hash     bea115e041caa6e3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d7652959da371272
-#   text hash     0f045ea8e3d89a6e
+#   content hash  fc99401d10942daa
+#   text hash     3b4ae010f32da3e3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

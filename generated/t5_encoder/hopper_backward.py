@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  31ddc6ce7d73539e
-#   text hash     3e968cb80239ba39
+#   content hash  c8fe631ad4cd912c
+#   text hash     b5e5b9f0278ae83a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

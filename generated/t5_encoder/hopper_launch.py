@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cd61fee42f469189
-#   text hash     3904dfbae3b22cec
+#   content hash  13f1e4ad9e815fa2
+#   text hash     8e3e856f3a273e5a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

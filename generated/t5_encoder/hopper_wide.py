@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ed54a465bc111c81
-#   text hash     3f54abc83f4b15ad
+#   content hash  672d713ac8deaa3e
+#   text hash     243283f3897c7530
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a44b97a538a6ad47
-#   text hash     c36ef6ca87bb1f69
+#   content hash  29ff66de3ac2812c
+#   text hash     d0ee283ddf197f74
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

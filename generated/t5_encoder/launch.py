@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  93e7ff1275b0834d
-#   text hash     3d3987d3871dc502
+#   content hash  178145b317e60753
+#   text hash     37a25609a7f72933
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

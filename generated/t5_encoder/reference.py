@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fd5bb2df6d9a61c3
-#   text hash     97aef3f81eeb12ad
+#   content hash  92356445c1752f71
+#   text hash     34cd327f383bdd00
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dab76ef563b881f9
-#   text hash     892e87f5ef00096d
+#   content hash  a20308e3fb24b53d
+#   text hash     9778f8a2608e01d3
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  836ea439fbba9989
-#   text hash     13c6a0c7b800fb9b
+#   content hash  8b2c6cb60d8b95dc
+#   text hash     2e0d24f1d19f7df3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5a76b98e5081712b
-#   text hash     6975f215db345ff7
+#   content hash  556848527fe34935
+#   text hash     e9d8b78ef4518b35
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f74d4c5aabdfd367
-#   text hash     c77274103120065c
+#   content hash  2db9bc097e66372f
+#   text hash     8fd80bf7c2f85f4b
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b942fa2223300687
-#   text hash     dd6774ac1d6f4681
+#   content hash  2c10a398638a4f1e
+#   text hash     80f239c735d7c2c5
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  92b0977217c98bc9
-#   text hash     00049cd181c62385
+#   content hash  411eb7229a3ae400
+#   text hash     7b0fe4d5a134a1fd
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

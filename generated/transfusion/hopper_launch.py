@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7aec6963eae2064e
-#   text hash     55a51d7be394fffd
+#   content hash  1ff5102cc18e6235
+#   text hash     06b0fc3a971c5dd8
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  83b5cb26cb84bac8
-#   text hash     8681eedc651620d6
+#   content hash  bbc775c4cb829471
+#   text hash     2763c6357163ac2c
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

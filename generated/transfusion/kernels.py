@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c6636a5d96961816
-#   text hash     cfd1e63d916a087d
+#   content hash  7aa9d3bca7cb845f
+#   text hash     f1d380845ef0a456
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

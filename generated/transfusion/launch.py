@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5b92043256e87d65
-#   text hash     8ba0caf13eaef176
+#   content hash  d50370c7d71a96fa
+#   text hash     f2ccbb6402210c3f
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

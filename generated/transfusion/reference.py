@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9bb202065ec9430e
-#   text hash     5eb2857a57824816
+#   content hash  f43ad46a52a2ffc1
+#   text hash     24ba27dc35679318
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  10bcd737f83d1452
-#   text hash     042080611c193a7a
+#   content hash  f894d4bf65cf034c
+#   text hash     ba136d835c27ebf8
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d20d86e9d63e5e79
-#   text hash     8981d8e4b0d5a67b
+#   content hash  da4fbab28970d4d9
+#   text hash     e2458e115cd82734
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

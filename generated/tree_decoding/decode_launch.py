@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  50476a8b44b1cc51
-#   text hash     a92ae056401f6307
+#   content hash  fba067367957f891
+#   text hash     59dc52fdec5cc3bd
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7c14754e8da31a3f
-#   text hash     0f1333571c6db442
+#   content hash  71cb2e1293372192
+#   text hash     b726cac7f18eeeea
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

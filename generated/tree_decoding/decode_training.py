@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4a236beb5a038de1
-#   text hash     0ca56552c482dde4
+#   content hash  845f06b31f427f6d
+#   text hash     42dae9b6ec2640ce
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  094a0a4549e4acf1
-#   text hash     d40654060384aaa0
+#   content hash  4d30cb2ac57634ae
+#   text hash     17f4358ce2ff27e5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

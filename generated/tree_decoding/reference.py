@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  900f989e94e8ed3a
-#   text hash     87e5822d473ecc35
+#   content hash  cf5ecb401022bcdc
+#   text hash     727c7af8c2c9242c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6f996f00ce9012b2
-#   text hash     9fc6175a0058cd73
+#   content hash  f5fc1b3bd80e24c0
+#   text hash     0a242a0dc53208dc
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

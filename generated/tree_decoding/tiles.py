@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  73d74813cc845924
-#   text hash     4f29934fe9114b09
+#   content hash  7e02d14f253df43f
+#   text hash     956dbf8656aab31a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

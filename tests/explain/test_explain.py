@@ -278,6 +278,12 @@ def test_tiles_of_a_long_mask_are_joined_for_signs(load: Load) -> None:
     assert joined.states.tolist() == [[UNKNOWN, UNKNOWN, MIXED]]
 
 
+def test_kernels_that_visit_as_many_other_tiles_are_told_apart() -> None:
+    states, forward = np.array([[MIXED, MIXED]]), np.array([[MASKED, SKIPPED]])
+    tilings = [arrays.Tiling((1, 1), states, forward, back) for back in (forward, np.array([[SKIPPED, MASKED]]))]
+    assert [len(tiling.kernels) for tiling in tilings] == [1, 2]
+
+
 def test_counts_are_those_of_visits(load: Load) -> None:
     for name in ("sinks", "one way", "documents", "tokens", "blocks", "everything"):
         found = mask(load(MASKS[name]), 70, 110)

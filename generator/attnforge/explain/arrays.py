@@ -81,10 +81,10 @@ class Tiling:
 
     @cached_property
     def kernels(self) -> tuple[tuple[str, Tiling], ...]:
-        """Tilings with the kernels that visit their tiles; one entry if all kernels visit the same number of tiles."""
-        other = replace(self, visits=self.back, back=None) if self.back is not None else self
-        if other.visited == self.visited:
+        """Tilings with the kernels that visit their tiles; one entry if all kernels visit the same tiles."""
+        if self.back is None or ((self.visits != SKIPPED) == (self.back != SKIPPED)).all():
             return (("the kernels visit", self),)
+        other = replace(self, visits=self.back, back=None)
         return (("forward and backward_dq visit", self), ("backward_dkv visits", other))
 
 

@@ -28,7 +28,7 @@ class ContextParallel:
     along: tuple[Along, ...]  # the inputs of which a rank passes its part
     placed: bool  # whether the positions of a part's queries matter
     behind: bool  # whether keys after a part's last query can be left out
-    near: str | None  # (keys that a query sees before its own, the number of which a multiple of others can be left out)
+    near: str | None  # (keys that a query sees before its own, the step in which earlier keys can be left out)
     numbers: tuple[str, ...]  # the call's numbers that `near` reads
 
 

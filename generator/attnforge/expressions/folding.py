@@ -84,13 +84,3 @@ def whole_limit(side: Node, sign: str, other: Node) -> Node:
     if value is None or abs(value) > LARGEST or (sign in ("==", "!=") and value != int(value)):
         return side
     return whole_number(math.floor(value) if sign in (">=", "<") else math.ceil(value), side.column)
-
-
-def literal(node: Node) -> int | float | None:
-    """The value of a literal or of a negated literal; None for anything else."""
-    if node.op == "num" and not isinstance(node.value, str | bool | None):
-        return node.value
-    if node.op == "neg":
-        inner = literal(node.args[0])
-        return None if inner is None else -inner
-    return None

@@ -13,7 +13,8 @@ from typing import Literal
 from ..source import suggestions
 from ..source.errors import Problems
 from . import indices, whole_numbers
-from .folding import LARGEST, constant, literal, whole_limit, whole_number
+from .build import literal
+from .folding import LARGEST, constant, whole_limit, whole_number
 from .functions import FUNCTIONS
 from .inputs import Input
 from .syntax import Place, syntax

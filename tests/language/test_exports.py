@@ -125,7 +125,7 @@ def test_terms_of_distances_stay_where_positions_are_counted_from_elsewhere(
         (
             "exports: [statistics]\nscore: [expr: score * return_key_sums]\ninputs: {return_key_sums: {axes: [head]}}",
             "2:11",
-            "statistics: 'return_key_sums' is a keyword that attention has then",
+            "statistics: 'return_key_sums' is then a keyword of attention",
         ),
         ("exports: [decoding]", "2:11", "unknown export 'decoding' (did you mean 'decode'?)"),
         ("exports: [decode, decode]", "2:19", "decode stands twice"),
@@ -134,7 +134,7 @@ def test_terms_of_distances_stay_where_positions_are_counted_from_elsewhere(
         (
             "exports: [decode]\nscore: [expr: score * out]\ninputs: {out: {axes: [head]}}",
             "2:11",
-            "decode: 'out' is a keyword that decoding has anyway",
+            "decode: 'out' is already a keyword of decoding",
         ),
         (
             "rope: {layout: interleaved}\nmask: [causal]\nexports: [decode, transformers]",
@@ -164,35 +164,35 @@ def test_terms_of_distances_stay_where_positions_are_counted_from_elsewhere(
         (
             "mask: [causal]\nscore: [expr: score * key]\ninputs: {key: {axes: [head]}}\nexports: [transformers]",
             "5:11",
-            "transformers: 'key' is what layers hand over anyway",
+            "transformers: 'key' is already passed by layers",
         ),
         (
             "mask: [causal]\nscore: [expr: score + labels]\ninputs: {labels: {axes: []}}\nexports: [transformers]",
             "5:11",
-            "transformers: 'labels' is a keyword that models take for themselves; call the input otherwise",
+            "transformers: 'labels' is a keyword that models use themselves; rename the input",
         ),
         ("algorithm: flash1\nexports: [module]", "3:11", "module: the algorithm flash1 has the forward pass alone"),
         ("latent: true\nexports: [module]", "3:11", "module: keys and values of latent heads share their columns"),
         (
             "score: [expr: score * half]\ninputs: {half: {axes: [head], grad: true}}\nexports: [module]",
             "4:11",
-            "module: 'half' is a name that a module has anyway",
+            "module: 'half' is already a name of the module",
         ),
         (
             "score: [expr: score + g]\ninputs: {g: {axes: [batch, key], grad: true}}\nexports: [module]",
             "4:11",
-            "module: 'g_proj' is a name that a module has anyway",
+            "module: 'g_proj' is already a name of the module",
         ),
         (
             "score: [expr: score * r_proj + r]\ninputs:\n  r: {axes: [batch, key], grad: true}\n"
             "  r_proj: {axes: [head], grad: true}\nexports: [module]",
             "6:11",
-            "module: 'r_proj' is a name that a module has anyway",
+            "module: 'r_proj' is already a name of the module",
         ),
         (
             "score: [expr: score * context]\ninputs: {context: {axes: []}}\nexports: [module]",
             "4:11",
-            "module: 'context' is a name that a module has anyway",
+            "module: 'context' is already a name of the module",
         ),
         (
             "algorithm: flash1\nexports: [context_parallel]",
@@ -212,7 +212,7 @@ def test_terms_of_distances_stay_where_positions_are_counted_from_elsewhere(
         (
             "score: [expr: score * zigzag]\ninputs: {zigzag: {axes: []}}\nexports: [context_parallel]",
             "4:11",
-            "context_parallel: 'zigzag' is a name that attention has then",
+            "context_parallel: 'zigzag' is then a name in attention",
         ),
         (
             "layout: packed\nscore: [alibi]\nexports: [context_parallel]",

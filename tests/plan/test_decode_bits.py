@@ -23,10 +23,10 @@ pytestmark = pytest.mark.slow
 
 Found = tuple[torch.Tensor, torch.Tensor]
 Find = Callable[[str], ModuleType]
-SUMS = "sums over tokens are taken from the first row of a tile: the bits of a row hang on where that begins"
+SUMS = "sums over tokens start at the first row of a tile: the bits of a row depend on where that is"
 PACKED = "attention of this package takes packed sequences alone, and those of a cache have room behind them"
 REFUSED = {
-    "blocked": "a mask such as block_sparse has the bits of a row hang on the tile that it stands in",
+    "blocked": "with a mask such as block_sparse, the bits of a row depend on its tile",
     "packed_training": PACKED,
     "packed_rows": PACKED,
     "left_out_packed": PACKED,

@@ -50,7 +50,7 @@ def test_a_build_runs_and_says_where_it_lies(place: Path) -> None:
     gradients = (torch.autograd.grad(out.sum(), q) for out in (found, wanted))
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-3)
     (home,) = place.iterdir()
-    assert module.__doc__ and module.__doc__.endswith(f"\n\nIts code lies in {home / 'near'}.\n")
+    assert module.__doc__ and module.__doc__.endswith(f"\n\nIts code is in {home / 'near'}.\n")
 
 
 def test_what_the_docs_show_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,7 +58,7 @@ def test_what_the_docs_show_runs(place: Path, capsys: pytest.CaptureFixture[str]
     (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     x = torch.randn(1, 9, 1, 16)
     exec(compile(block, "build.md", "exec"), dict.fromkeys("qkv", x))
-    assert capsys.readouterr().out.splitlines()[-2] == f"Its code lies in {next(place.iterdir()) / 'near'}."
+    assert capsys.readouterr().out.splitlines()[-2] == f"Its code is in {next(place.iterdir()) / 'near'}."
 
 
 def test_what_a_spec_exports_is_imported_once_it_is_asked_for(place: Path) -> None:

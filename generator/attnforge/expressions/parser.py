@@ -259,7 +259,7 @@ class _Walk:
         if node is None:
             return None
         if any(n.op == "var" and n.value == "score" for n in node.walk()):
-            return self.fail(tree, "an index cannot hang on the score: it has no slope")
+            return self.fail(tree, "an index cannot depend on the score: it has no slope")
         found = indices.whole(node)
         if found is None:
             return self.fail(tree, f"an index of {given.name} is a whole number: write floor(...)")
@@ -349,7 +349,7 @@ class _Walk:
         return self._where(tree, tree.test, tree.body, tree.orelse)
 
     def _where(self, tree: ast.expr, condition: ast.expr, first: ast.expr, second: ast.expr) -> Node | None:
-        c = self.need_bool(self.visit(condition), "the choice hangs on a condition")
+        c = self.need_bool(self.visit(condition), "the choice depends on a condition")
         a, b = self.visit(first), self.visit(second)
         if a is None or b is None or c is None:
             return None

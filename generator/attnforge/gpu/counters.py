@@ -89,7 +89,7 @@ def program(given: str | None) -> str:
         return found
     if given:
         raise click.BadParameter(f"{given} is no program", param_hint="--ncu")
-    raise click.UsageError("this needs Nsight Compute: no `ncu` is on the PATH; `--ncu FILE` tells where it stands")
+    raise click.UsageError("this needs Nsight Compute: no `ncu` is on the PATH; `--ncu FILE` says where it is")
 
 
 def measured(ncu: str, command: Sequence[str]) -> list[Reading]:

@@ -211,11 +211,11 @@ class _Reader:
                 continue
             again = [a.kind for a in axes].count(axis.kind)
             if again and axis.kind != "size" and (axis.kind not in ("query", "key") or again > 1 or axis.per != 1):
-                self.problems.add(item.at, f"axis {axis.kind} stands here for the second time")
+                self.problems.add(item.at, f"axis {axis.kind} is given a second time here")
             axes.append(axis)
         kinds = [axis.kind for axis in axes]
         if "token" in kinds and {"query", "key"} & set(kinds):
-            self.problems.add(value.at, "token cannot stand beside query or key: read the token axis at q or k")
+            self.problems.add(value.at, "token cannot be combined with query or key: read the token axis at q or k")
         if {"head", "kv_head"} <= set(kinds):
             self.problems.add(
                 value.at, "head and kv_head cannot both be axes of one input: head tells them apart already"

@@ -54,5 +54,5 @@ def read(value: Value | None, scored: bool, problems: Problems) -> Domain | None
     elif low is not None and low == high:
         problems.add(fields.found["max"].at, f"max: expected more than min, {low}, got {high}")
     elif not scored:
-        problems.add(value.at, "domain tells which scores make sense: it needs a list of terms under `score`")
+        problems.add(value.at, "domain says which scores make sense: it needs a list of terms under `score`")
     return Domain(low, high) if fields.found and len(list(problems)) == before else None

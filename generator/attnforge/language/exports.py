@@ -136,7 +136,7 @@ def _no_gradients(spec: Candidate) -> Iterator[str]:
 def _no_decoding(spec: Candidate) -> Iterator[str]:
     """Why a spec cannot be decoded."""
     for name in sorted(_OF_DECODING.intersection(spec.keywords)):
-        yield f"{name!r} is a keyword that decoding has anyway; call the input otherwise"
+        yield f"{name!r} is already a keyword of decoding; rename the input"
     if not spec.algorithm.backward:
         yield f"the algorithm {spec.algorithm.name} is an earlier order of the whole forward pass; leave algorithm out"
     if spec.dropout:
@@ -147,18 +147,18 @@ def _no_layers(spec: Candidate) -> Iterator[str]:
     """Why transformers' layers cannot call a spec."""
     for word in LOADED_WORDS:
         if word in spec.name:
-            yield f"{word!r} in a name switches on other code of transformers; call the spec otherwise"
+            yield f"{word!r} in a name switches on other code of transformers; rename the spec"
     for name in sorted(_OF_LAYERS.intersection(spec.keywords)):
-        yield f"{name!r} is what layers hand over anyway; call the input otherwise"
+        yield f"{name!r} is already passed by layers; rename the input"
     for name in sorted(_OF_MODELS.intersection(spec.keywords)):
-        yield f"{name!r} is a keyword that models take for themselves; call the input otherwise"
+        yield f"{name!r} is a keyword that models use themselves; rename the input"
     yield from _no_gradients(spec)
     if spec.rope and (spec.rope.dims or spec.rope.layout != "half"):
         yield "models rotate the halves of whole heads: rope: {layout: half}"
     if spec.packed and spec.layers.seen == "prefix":
-        yield "prefix_lm needs the dense layout, as layers tell of prefixes by batch entry"
+        yield "prefix_lm needs the dense layout, as layers pass prefixes per batch entry"
     if spec.layers.seen == "all" and spec.layers.reads_q:
-        yield "terms that read q need a causal spec, as other layers do not tell where their queries stand"
+        yield "terms that read q need a causal spec, as other layers do not pass the positions of their queries"
 
 
 def _no_module(spec: Candidate) -> Iterator[str]:
@@ -172,7 +172,7 @@ def _no_module(spec: Candidate) -> Iterator[str]:
     made = {f"{given.name}_proj" for given in spec.inputs if projected(given)}
     taken = inputs & _OF_FORWARD | (held | made) & (_OF_MODULES | _OF_FORWARD) | options & _OF_CONSTRUCTORS
     for name in sorted(taken | held & made):
-        yield f"{name!r} is a name that a module has anyway; call the input otherwise"
+        yield f"{name!r} is already a name of the module; rename the input"
 
 
 def learned(given: Input) -> bool:
@@ -192,14 +192,14 @@ def _made(given: Input) -> bool:
 def _no_statistics(spec: Candidate) -> Iterator[str]:
     """Why attention cannot return statistics of a spec's weights."""
     for name in sorted(_OF_STATISTICS.intersection(spec.keywords)):
-        yield f"{name!r} is a keyword that attention has then; call the input otherwise"
+        yield f"{name!r} is then a keyword of attention; rename the input"
     yield from _no_gradients(spec)
 
 
 def _no_ranks(spec: Candidate) -> Iterator[str]:
     """Why a spec's tokens cannot be distributed over ranks."""
     for name in sorted(_OF_RANKS.intersection(spec.keywords)):
-        yield f"{name!r} is a name that attention has then; call the input otherwise"
+        yield f"{name!r} is then a name in attention; rename the input"
     yield from _no_gradients(spec)
     if spec.latent:
         yield "keys and values of latent heads share their columns, which are not gathered as one tensor"

@@ -36,7 +36,7 @@ def scope(value: Value | None, expression: Value, around: Scope, problems: Probl
         problems.add(value.at, f"let: expected a mapping of up to {MOST} names, as in {EXAMPLE}, got {got}")
         return dataclasses.replace(around, wrong=wrong | {entry.key for entry in entries})
     for i, entry in enumerate(entries):
-        later = {one.key: f"{one.key} stands further down: a part reads names above it" for one in entries[i + 1 :]}
+        later = {one.key: f"{one.key} is defined further down: a part reads names above it" for one in entries[i + 1 :]}
         closed = {**around.closed, **later, entry.key: f"{entry.key} cannot read itself"}
         node = _part(entry, dataclasses.replace(around, parts=dict(found), wrong=set(wrong), closed=closed), problems)
         if node is None:

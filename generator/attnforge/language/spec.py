@@ -337,7 +337,7 @@ class _Loader:
             got = "nothing" if inner is None else inner.raw or inner.kind
             self.problems.add(value.at, f'expr: expected an expression such as expr: "{example}", got {got}')
             return None
-        why = "{} is a term: it stands in a list of terms, beside this expression"
+        why = "{} is a term: it belongs in the list of terms, next to this expression"
         closed = {name: why.format(name) for name in self.library.names()}
         named = next((entry.value for entry in value.entries() if entry.key == "let"), None)
         scope = let.scope(named, inner, Scope(kind, {}, self.own, self.wrong, closed=closed), self.problems)

@@ -137,7 +137,13 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
         yield Argument(
             "dropout_p", "scalar", "float", value="0.0", minimum=0, doc="share of the weights to drop, below 1"
         )
-        yield Argument("seed", "scalar", "int", value="None", doc="tells which weights are dropped; needed if any are")
+        yield Argument(
+            "seed",
+            "scalar",
+            "int",
+            value="None",
+            doc="selects which weights are dropped; required if dropout_p is above 0",
+        )
 
 
 def _not_0(number: Argument) -> Argument:

@@ -107,9 +107,9 @@ def refusal(spec: Spec, by_tile: bool) -> str:
     if spec.packed:
         return "attention of this package takes packed sequences alone, and those of a cache have room behind them"
     if any(given.scan for given in spec.inputs):
-        return "sums over tokens are taken from the first row of a tile: the bits of a row hang on where that begins"
+        return "sums over tokens start at the first row of a tile: the bits of a row depend on where that is"
     if by_tile:
-        return "a mask such as block_sparse has the bits of a row hang on the tile that it stands in"
+        return "with a mask such as block_sparse, the bits of a row depend on its tile"
     return ""
 
 

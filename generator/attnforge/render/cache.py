@@ -123,7 +123,7 @@ def _imported(name: str, face: Path, exports: Collection[str]) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
-    module.__doc__ = f"{(module.__doc__ or '').rstrip()}\n\nIts code lies in {face.parent}.\n"
+    module.__doc__ = f"{(module.__doc__ or '').rstrip()}\n\nIts code is in {face.parent}.\n"
     return module
 
 

@@ -208,7 +208,7 @@ class _Reader:
             if not isinstance(key_node, yaml.ScalarNode):
                 self.problems.add(at, "a key has to be a word")
             elif key_node.value in found:
-                self.problems.add(at, f"key {key_node.value!r} stands here for the second time")
+                self.problems.add(at, f"key {key_node.value!r} is given a second time here")
             else:
                 found[key_node.value] = Entry(key_node.value, at, value)
         return list(found.values())

@@ -70,7 +70,7 @@ _TERMS = {
     **dict.fromkeys(("sink", "sinks"), ": write sink: true, beside mask and score"),
     **dict.fromkeys(("rope", "rotary"), ": write rope: {layout: half}, beside mask and score"),
     "dropout": ": write dropout: true, beside mask and score",
-    **dict.fromkeys(("padding", "pad", "key_padding"), ": a call tells of padding by k_lens and k_starts"),
+    **dict.fromkeys(("padding", "pad", "key_padding"), ": a call passes padding as k_lens and k_starts"),
     **dict.fromkeys(("document", "documents", "doc"), " (did you mean 'segments'?)"),
     **dict.fromkeys(("full", "dense", "none", "bidirectional"), ": without a mask every key is visible"),
 }
@@ -97,15 +97,15 @@ _KEYS = {
     **dict.fromkeys(
         ("expr", "expression", "formula"), ": an expression is a term: write score: [{expr: ...}], or mask:"
     ),
-    **dict.fromkeys(("qk_norm", "q_norm", "k_norm"), ": norms of q and k stand before the call"),
-    **dict.fromkeys(("gate", "output_gate", "gated"), ": what is done to an output stands behind the call"),
-    "let": ": it stands beside the expr of a term",
+    **dict.fromkeys(("qk_norm", "q_norm", "k_norm"), ": apply norms of q and k before the call"),
+    **dict.fromkeys(("gate", "output_gate", "gated"), ": change outputs after the call"),
+    "let": ": it belongs next to the expr of a term",
     "window": ": write mask: [causal, {sliding_window: {size: ...}}]",
     **dict.fromkeys(("kind", "keep"), ": a file of a term is no spec; one that names the term under mask or score is"),
-    "options": ": numbers of a spec stand in its terms, those of a call under inputs with axes: []",
+    "options": ": numbers of a spec belong in its terms, those of a call under inputs with axes: []",
 }
 
-_ANGLES = ": angles stand in the tables `cos` and `sin` that a call passes"
+_ANGLES = ": angles are in the tables `cos` and `sin` that a call passes"
 # each is appended to `unknown key 'x'` of rope
 _ROPE = {
     **dict.fromkeys(("theta", "base", "freqs", "scaling", "factor", "sections", "mrope_section"), _ANGLES),
@@ -132,7 +132,7 @@ def term(word: str, known: Collection[str]) -> str:
 def key(word: str, terms: Collection[str]) -> str:
     """A suggestion for an unknown key of a spec, "" if there is none."""
     if word in terms:
-        return f": {word} is a term: it stands in a list, under mask or score"
+        return f": {word} is a term: it belongs in a list, under mask or score"
     return _KEYS.get(word, "")
 
 

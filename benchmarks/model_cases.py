@@ -150,10 +150,10 @@ CASES = (
     Case("gpt-oss", "GptOssModel", "sink_window", CAPPED, 8192, row="gpt-oss", experts="grouped_mm", sizes=GPT_OSS),
     Case("deepseek", "DeepseekV3Model", "deepseek_mla", BOTH, 4096, row="DeepSeek V2, V3", sizes=DEEPSEEK),
     Case("paligemma", "PaliGemmaModel", "prefix_lm", BOTH, 2048, 2, row="PaliGemma", sizes=PALIGEMMA),
-    Case("t5", "T5EncoderModel", "pair_bias", BOTH, 2048, 2, row="T5, its encoder alone", config="T5Config", sizes=T5),
+    Case("t5", "T5EncoderModel", "pair_bias", BOTH, 2048, 2, row="T5, encoder only", config="T5Config", sizes=T5),
     Case("t5 whole", "T5Model", "t5", BOTH, 2048, 2, row="T5", sizes=T5_WHOLE),
     Case("gpt-2", "GPT2Model", "gpt2_dropout", ("sdpa", "eager"), 1024, 16, row="GPT-2", sizes=GPT_2),
-    Case("bart", "BartModel", "prefix_lm", BOTH, 1024, 16, row="BART and others with encoder and decoder", sizes=BART),
+    Case("bart", "BartModel", "prefix_lm", BOTH, 1024, 16, row="BART and other encoder-decoder models", sizes=BART),
     Case("bert", "BertModel", "full", BOTH, 512, 32, row="BERT, ViT, other encoders", sizes=BERT),
     Case("llama padded", "LlamaModel", "causal", ("sdpa",), 4096, 8, patched="llama3", padded=True, sizes=LLAMA),
 )

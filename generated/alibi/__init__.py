@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5b0d0de6af6c716c
-#   text hash     9565190f1f940901
+#   content hash  39fd9d65a8df29af
+#   text hash     e14c796e4d057e29
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

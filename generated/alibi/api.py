@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1170eb6c8d48541f
-#   text hash     5e63f5f249c1278a
+#   content hash  2468b9c3330fc456
+#   text hash     1ccfda57fad0480e
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

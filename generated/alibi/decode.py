@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  88a2ffbad4c56a7d
-#   text hash     fc2872fb284adc71
+#   content hash  32a4f95c2ee29a8c
+#   text hash     9b35c5e8d1afdcae
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  984b56cfd1d61eaf
-#   text hash     af819c0c20064867
+#   content hash  80d03615e979a443
+#   text hash     6f57b1f5fab6139f
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  74c2de8ac260ffb3
-#   text hash     0beca064cd0a4690
+#   content hash  5cb73fd79d89c43e
+#   text hash     2c317f62dd533a5a
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

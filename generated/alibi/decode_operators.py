@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ee2a0a78c9623624
-#   text hash     8aa6c32d10071134
+#   content hash  332c2949d55cd82d
+#   text hash     9cf479832529a29a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ab2f1a42866b3abe
-#   text hash     f9588664b7ee5540
+#   content hash  c35e36000520b467
+#   text hash     37ac5aba7fdb71ba
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

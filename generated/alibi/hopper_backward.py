@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  271f1d575b22650a
-#   text hash     de421e0239fb3c79
+#   content hash  7023f5701a844e6a
+#   text hash     d205bddf3c7109f7
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

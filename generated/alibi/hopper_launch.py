@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4e0591672f20dc97
-#   text hash     0263b93872ea4dc1
+#   content hash  d157f35c7826482d
+#   text hash     495f11ba0a378c83
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2248e3a28f610eae
-#   text hash     b789f5b46fa326cc
+#   content hash  1fdc26ce505123a4
+#   text hash     08a8933baf313b7f
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

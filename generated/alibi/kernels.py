@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3dd86f8321fab2b8
-#   text hash     55e4af8642f713ed
+#   content hash  9132104c3c6c760c
+#   text hash     ccf549fc5e772382
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 
@@ -352,7 +352,7 @@ def forward(
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     if BLOCK_DV <= 128:
         for j in tl.range(first, last):
-            i = first + last - 1 - j  # backwards from the diagonal
+            i = first + last - 1 - j  # descending from the diagonal
             k_start = i * BLOCK_N
             mixed = i >= full_last
             acc, m, l = attend(

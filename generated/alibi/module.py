@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2ed43992310095b7
-#   text hash     36389afb2e276281
+#   content hash  827d6f4dcf503bbb
+#   text hash     803e78c549a25011
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ca08020d50439a5b
-#   text hash     6483851136ad87c1
+#   content hash  190e9604b1505472
+#   text hash     aebd78f5516fe683
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e95b5d1fe88944d0
-#   text hash     183ca18e1a739b70
+#   content hash  1f1c239d4caf7eae
+#   text hash     0ce38a929b216860
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

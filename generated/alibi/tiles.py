@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7dcbcc45e1fbce48
-#   text hash     3a45f1532a070ebd
+#   content hash  742b365870849084
+#   text hash     9a1d517ccc3cc51e
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

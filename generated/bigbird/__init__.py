@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2fe08b32e2a75aed
-#   text hash     e4a4191ea3980522
+#   content hash  6590afedc0032816
+#   text hash     20c77a762cb456e2
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  040a092b16e3e51b
-#   text hash     b9c36fa2f3c0f869
+#   content hash  77d53483e8a5cabb
+#   text hash     4ac4ec3f29dd89a4
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d17f4f9b584e2830
-#   text hash     67af345ae6dd6b78
+#   content hash  69611fe559f41a16
+#   text hash     58e6bf5008b10a01
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

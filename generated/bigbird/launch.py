@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9f0efa17e64051d4
-#   text hash     8fa58f77926ce840
+#   content hash  e42e817daddb9acf
+#   text hash     37211240fc1e6b3a
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

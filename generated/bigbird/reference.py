@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5f601e9a9d16cb96
-#   text hash     df9990b429151d06
+#   content hash  2c44aaa8bd490db3
+#   text hash     81afaf613624789d
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a6f3bdace5b1c0a4
-#   text hash     39190f9cabdf80e2
+#   content hash  8f149ef9d672e328
+#   text hash     0b69c271551b9ac1
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

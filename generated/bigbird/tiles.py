@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9ed6b14b5b51d367
-#   text hash     4e08bf24e2891b55
+#   content hash  5abc5b954baf4205
+#   text hash     d183c260edfbc8cd
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f9cdf7f8a6701993
-#   text hash     064c33d184e4f9b1
+#   content hash  e8133293026c6612
+#   text hash     9a81602210459eea
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

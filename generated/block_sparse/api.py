@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fc757bdf2a409408
-#   text hash     ed60a4a2a0fc9c96
+#   content hash  44e321456f732d92
+#   text hash     dc7517d8fb11f926
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5ec9e92118786423
-#   text hash     63050edf84a9ec4d
+#   content hash  0c43742b21d0082a
+#   text hash     c5bd865b3c64afd3
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bbc26222ae0374f2
-#   text hash     604cb470c6434cbf
+#   content hash  1e77adea7fa20f3d
+#   text hash     a452ac7cedfb119b
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

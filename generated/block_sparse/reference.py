@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c27c08e7f28f2ee9
-#   text hash     c64fc37a581f91bd
+#   content hash  c1944563736c637d
+#   text hash     8b8e0dc747cfe6e9
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b3c9884b4aa175b2
-#   text hash     3ee4efba5f84f55d
+#   content hash  b81a287cf219dad2
+#   text hash     097ee2f288d45753
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7adedfd256f24345
-#   text hash     338c4638c9d393ba
+#   content hash  9c747d2cb8dd9a25
+#   text hash     46782a8c82c1128d
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

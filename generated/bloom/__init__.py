@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b6ec083dc3d35848
-#   text hash     9c7b587b9753e87d
+#   content hash  a97f825d1ae58fac
+#   text hash     7ae4c6fb3a069c8b
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

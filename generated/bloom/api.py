@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d934238ef3b0ff60
-#   text hash     82f3407c93b77d04
+#   content hash  cfa87bd7c05ea79d
+#   text hash     21e5b1b16411c43d
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  33e61cbc2161d208
-#   text hash     159e1335bf938f2c
+#   content hash  f122af617945f9c6
+#   text hash     e40e2d5e8aef2141
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d46a12434bba3c91
-#   text hash     a270a9b5743814c5
+#   content hash  44f39a7c1d8576db
+#   text hash     5c5fb793c811677e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dc67831f2f4b9f0e
-#   text hash     28ac14c0945014a3
+#   content hash  f15d93e408ae2811
+#   text hash     f096f3bf1d2d5b0a
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9662576fc6d9faa9
-#   text hash     cc1d26787e658a0b
+#   content hash  da94569609295586
+#   text hash     148b119f16657719
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

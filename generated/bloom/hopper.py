@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  15197cbfc7d44811
-#   text hash     66043a704035d5ce
+#   content hash  b3db90f058be84a6
+#   text hash     8e7bbe837a9023e7
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  66b8ce62b6e94a2b
-#   text hash     967da589ea60904c
+#   content hash  7b5f172d86370447
+#   text hash     0f9240ea216933e1
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

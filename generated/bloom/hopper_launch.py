@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  313a7a3c0a3a3e7c
-#   text hash     9eb7c5cd3084317b
+#   content hash  69a2d5e7fcbc11aa
+#   text hash     6e75b4eacfce4015
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

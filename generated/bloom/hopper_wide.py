@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  789011908c1adaa2
-#   text hash     2a8139da3ed30ad8
+#   content hash  09f1d438066a3f1c
+#   text hash     4d2254fab50c93eb
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

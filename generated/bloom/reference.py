@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7805c6aac29a2102
-#   text hash     5b4431dcda804e52
+#   content hash  cc26468b705aa0da
+#   text hash     c4d89f782e97440d
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e7bb4d70a5cbe59d
-#   text hash     e6ee92b680d43539
+#   content hash  79c318b45e45cf66
+#   text hash     a6b904f9805cf9e5
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

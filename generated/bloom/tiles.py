@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6a385e14f8f7f8e2
-#   text hash     bd2b484eebfa28ed
+#   content hash  659067b5509f13fa
+#   text hash     d884fcf4ebf2146b
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  60af319dadb48839
-#   text hash     22e489a5d40c90c7
+#   content hash  162104e35881db7d
+#   text hash     0a611426c65856fd
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

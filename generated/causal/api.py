@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cbf6ee0019154f0d
-#   text hash     71554512da9caa4c
+#   content hash  baf1da185c521e67
+#   text hash     f2a351de3150a548
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1010330fcd3d3b59
-#   text hash     b7bc7d0844cf993f
+#   content hash  f1402eaac9260f73
+#   text hash     9ac6b6c212db4f88
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e36588c08b35c7c6
-#   text hash     ea98cd909d9c36d2
+#   content hash  45ed2046ec00faa8
+#   text hash     0271635b0cd97184
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  38ce62670ec3c0fd
-#   text hash     0807cb9bd8073c97
+#   content hash  fb32730630861b91
+#   text hash     d385e5067fa1b8c3
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

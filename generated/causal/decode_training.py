@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a131961dc06fd3eb
-#   text hash     cd487462d6ed9783
+#   content hash  9622de36737c246f
+#   text hash     01d6c3f5fa00132b
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

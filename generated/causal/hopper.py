@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  69944cdeec024950
-#   text hash     bb9fe66d8801c236
+#   content hash  019b1efbb59d64b6
+#   text hash     7fb0377967989f1f
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

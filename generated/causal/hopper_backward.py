@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b8276d96006a266c
-#   text hash     6b000cfbe0f62978
+#   content hash  32c63012cb746655
+#   text hash     bf9840f3b9028224
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

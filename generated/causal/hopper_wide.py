@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b739a206432883f
-#   text hash     0fad63153fff673d
+#   content hash  d982542ae0f61df3
+#   text hash     d9a6ccf39c971794
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fa6ad48889937bf7
-#   text hash     58ab9e42763f4d33
+#   content hash  9b452bda367c7940
+#   text hash     3a977c57180fbeb5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 
@@ -303,7 +303,7 @@ def forward(
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     if BLOCK_DV <= 128:
         for j in tl.range(first, last):
-            i = first + last - 1 - j  # backwards from the diagonal
+            i = first + last - 1 - j  # descending from the diagonal
             k_start = i * BLOCK_N
             mixed = i >= full_last
             acc, m, l = attend(

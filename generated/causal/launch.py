@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  74e36b55b301b26a
-#   text hash     7540ac607e9788be
+#   content hash  d32354fbf153db99
+#   text hash     6d972cce8689934f
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bdf1d66d8fa2ec62
-#   text hash     e465037815187f49
+#   content hash  f20ef97bac2317ef
+#   text hash     aed5c042a47ce6c7
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1af8678f2d47339e
-#   text hash     ff13a71662d99eff
+#   content hash  b997320c19cc615b
+#   text hash     4d1f7629c9603014
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  34f6a9cd8203c2ee
-#   text hash     c462f2004b3f087b
+#   content hash  623d0c14d8697928
+#   text hash     5c4cf87d26b4fc0e
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  21b6e656783a453e
-#   text hash     7231ce678ce96ac5
+#   content hash  25fc8b6263d3808d
+#   text hash     ac87d9b3be2dc9f2
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

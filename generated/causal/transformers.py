@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8b70e06a8ad31897
-#   text hash     8cdc102ca2b2f03b
+#   content hash  511a6ed8d9932308
+#   text hash     e0d3d615ae355d47
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9e7d70627b1cb5a0
-#   text hash     d2da64d895d20fb2
+#   content hash  c79d8780b94621cd
+#   text hash     9169f8302326b757
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

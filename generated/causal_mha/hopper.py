@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e46b728e8d1fde36
-#   text hash     d2b9a4c952fc9af0
+#   content hash  7352a7bca8c0bd89
+#   text hash     a9b2df2295a509f3
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  41430e1cdc98e04f
-#   text hash     4807254de4da911c
+#   content hash  efd00e84299c82c5
+#   text hash     88617e7e14284ae6
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

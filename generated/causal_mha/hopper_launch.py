@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d299b347ad1aaa9f
-#   text hash     dcc011e9a3c06601
+#   content hash  03c610669aa5aec8
+#   text hash     a365e8fc7b06afec
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

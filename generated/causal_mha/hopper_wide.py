@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6cd43506b127f6bb
-#   text hash     a358c642080e4d78
+#   content hash  5ff5449c1eb827e6
+#   text hash     52a69c06edadc6bc
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  24e58e7a23b3eeb8
-#   text hash     7a75f1fd8da9d19c
+#   content hash  def2743f236f983c
+#   text hash     e2447d0d490d7deb
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 
@@ -298,7 +298,7 @@ def forward(
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     if BLOCK_DV <= 128:
         for j in tl.range(first, last):
-            i = first + last - 1 - j  # backwards from the diagonal
+            i = first + last - 1 - j  # descending from the diagonal
             k_start = i * BLOCK_N
             mixed = i >= full_last
             acc, m, l = attend(

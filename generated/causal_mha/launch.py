@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  98f1d628ed9aafa0
-#   text hash     757c25f3b688b219
+#   content hash  c351469cdf0a32dc
+#   text hash     8967afe17abaf432
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  23bdda9581f687b8
-#   text hash     a1e7abe2ddd20fad
+#   content hash  df0927d58a51a9d5
+#   text hash     381efa7aef876702
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  12080e62ba90ab27
-#   text hash     e06331657f7f7e4b
+#   content hash  875505ba9a8c225a
+#   text hash     553f4bb13cab9748
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

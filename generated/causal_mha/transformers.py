@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0aee8b9efd28b7f4
-#   text hash     e478c24445c46b2e
+#   content hash  343be447343b7613
+#   text hash     f829a1fdad0e45f6
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

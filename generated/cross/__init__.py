@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9f3128ee914c8acb
-#   text hash     983456e8fdabae53
+#   content hash  d4758f74e0f99804
+#   text hash     ac5ba4f1f7f7c1d4
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  867572cc83b7f0a5
-#   text hash     9b3dae9e09ab6b9b
+#   content hash  d81abe1e48182e21
+#   text hash     425899b0f9d68903
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ce25ba3d2484d3df
-#   text hash     030cc40f2438030c
+#   content hash  01596f29b19f11e2
+#   text hash     b0b4945971c64a9b
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2fa3e048f0bcee5e
-#   text hash     116b3ce11d338510
+#   content hash  6e59e3b3c27666ac
+#   text hash     6bdb0f729a84abe7
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

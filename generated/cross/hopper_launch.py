@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a5e694775c2e83e9
-#   text hash     55304ca336ea8639
+#   content hash  3cac72d1cf1aee6d
+#   text hash     74ea89a4e44b8427
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  dcdfa5dbcecf8ffa
-#   text hash     aef6a7aad002e14a
+#   content hash  e85fc15438311c44
+#   text hash     9f7d5480a5c44ccb
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

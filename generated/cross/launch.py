@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  05a7732a077dfbb4
-#   text hash     8535f4ce81758d61
+#   content hash  8538898a6184fd5c
+#   text hash     84aa290205d7bc07
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  34172296cee6c94f
-#   text hash     fbc0564a160cc742
+#   content hash  9110d44b602f4d1d
+#   text hash     402a494a6397fd80
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0ab3901425d2f8f2
-#   text hash     0fdf5959e2e3fb11
+#   content hash  ff919ddeedccf047
+#   text hash     c0e1c8047fab18c9
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  28f8c7c48cce3884
-#   text hash     5716e72d15d21fdb
+#   content hash  184c5388e565d14b
+#   text hash     6a9054498077c25f
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

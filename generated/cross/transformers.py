@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5efe9ab81a05788e
-#   text hash     f2e9aae2463303c8
+#   content hash  3227b1f6e9ab7cb6
+#   text hash     a8432adb99558ad4
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a83d04cbef0330a3
-#   text hash     0b6b9126ebab9c85
+#   content hash  24872a9fee125903
+#   text hash     ebb35e6962720487
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cdd12f28a81c000e
-#   text hash     ce30046917588d11
+#   content hash  b2bdf98f45897762
+#   text hash     f77f4a5fda54e83c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

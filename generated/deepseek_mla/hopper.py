@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5931835a28e47a36
-#   text hash     162d8ad56a3075bc
+#   content hash  30edcf7ec9e9c689
+#   text hash     d11e3ec812177303
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3b78c22f4e69f1ac
-#   text hash     5aefb296a5833e93
+#   content hash  599cbbcb6ba52d50
+#   text hash     96f400a43912ab0b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  936090e16040ce90
-#   text hash     4633bf13f044a036
+#   content hash  ff87f782f3871f18
+#   text hash     c7b115b278875572
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6a31ba5b77139b5c
-#   text hash     9deeb9c1adf47e38
+#   content hash  80127f11a011dc8b
+#   text hash     7a14f364e45fac5c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

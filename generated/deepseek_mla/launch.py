@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3aa282940646e75c
-#   text hash     718a0b202964cf24
+#   content hash  e6580cf452c2f3f7
+#   text hash     89ba75d5e85b54c5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

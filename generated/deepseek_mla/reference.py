@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0a4b6d674ba99279
-#   text hash     74ba29eb79f17ad7
+#   content hash  cc5cdcd5c071b997
+#   text hash     345bf3f6bf9ed5ec
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fbb8f6db00e3aa8a
-#   text hash     0276e6e716c7ed7a
+#   content hash  e44f104cb7d5eba3
+#   text hash     cbeca2e6ad686064
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

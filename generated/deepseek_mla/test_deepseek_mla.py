@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fb6d71392461c77f
-#   text hash     b7d3ebc910582996
+#   content hash  db5cf89211e7634a
+#   text hash     dc4fdce9b06c283d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

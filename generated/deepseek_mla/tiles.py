@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6a9786b887dee987
-#   text hash     c286f656fe319fc1
+#   content hash  3f3dd95a3301cd52
+#   text hash     477472c07c29290a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  95e118c2c3eff261
-#   text hash     24a2f46f5bc35e67
+#   content hash  6a9dd7b9c687a79f
+#   text hash     5d2d20e4fa037ff8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

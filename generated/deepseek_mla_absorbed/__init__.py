@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  762c33b9d60fb1d3
-#   text hash     4bcde57a6eaf5b4a
+#   content hash  5071dda1ecaa25ec
+#   text hash     a336f882e031257c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  214ca7e302a4f199
-#   text hash     a95f18cd36025319
+#   content hash  3724dfa81580c579
+#   text hash     15f169d3c2c1e5e1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

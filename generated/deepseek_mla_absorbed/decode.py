@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b4f8f6ea89c5fb9f
-#   text hash     42ddf964bb0d528e
+#   content hash  0845fa631da9e7ca
+#   text hash     40d2c42c88750fd0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8e3c7fc10603bb07
-#   text hash     63f6416bf3b318eb
+#   content hash  60cf6f891fdb9a02
+#   text hash     02d464d67e40d2c6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

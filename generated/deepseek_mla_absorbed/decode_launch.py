@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  443ea66c1ce136e4
-#   text hash     08edeb6c79c4ad06
+#   content hash  9b914b8e3805e630
+#   text hash     439516592bdd9903
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

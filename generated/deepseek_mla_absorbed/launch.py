@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f5a63e389d0ba6c7
-#   text hash     bebcaa5d511f5601
+#   content hash  bcbfa197dc789753
+#   text hash     c428c6f2e4c6ce84
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  98e512920e93c969
-#   text hash     8c2738acf799a5e3
+#   content hash  6c3911219aaacd37
+#   text hash     a692a0fabac5ec9d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b95a36ef1a2a0799
-#   text hash     82f0a7114b79b855
+#   content hash  d8962ce09e34965e
+#   text hash     2b437deb3eb29578
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5e51e6ba443dd733
-#   text hash     be9b7e6db1b2f6c6
+#   content hash  3ed5719020c60811
+#   text hash     11d6e4687295083c
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

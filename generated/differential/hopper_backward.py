@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  10125c3a9b2ef38c
-#   text hash     7a3072b6ae907293
+#   content hash  558bbdf5e461c83f
+#   text hash     9d7f8c0d8a33fe46
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0d7ce90b431b0fb7
-#   text hash     ce1950dd8032e786
+#   content hash  073f033d7a53e67c
+#   text hash     f3de850ba6973001
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4ba77ffc2c067359
-#   text hash     c51a8c296498580f
+#   content hash  966fc9cace09f6c0
+#   text hash     0945e2c8bc153a50
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  94f57222ed47b3fb
-#   text hash     8f8e339b74e250fd
+#   content hash  b6884ed3b8a63b51
+#   text hash     ea94a80188f074cb
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d56d7a17a55fd529
-#   text hash     b4ce77df1028395e
+#   content hash  89b6430c4524a41e
+#   text hash     c63e72fce2ab7f8a
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

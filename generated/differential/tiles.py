@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9306584111b54c26
-#   text hash     8df77782d158f17e
+#   content hash  9c5fb3f6c0658973
+#   text hash     0dba9f50dd7ef307
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

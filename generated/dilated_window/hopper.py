@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  90c7d793f5b27872
-#   text hash     92c4106b06f3ea34
+#   content hash  100a277ec6cadc12
+#   text hash     b80c19399d4db2b6
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

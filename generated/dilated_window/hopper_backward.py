@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  099ffdfa577834c0
-#   text hash     de4deb5e18c99966
+#   content hash  8c92af10b5cb7829
+#   text hash     46fccdba87747ccf
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4cdff5c68a7e72b1
-#   text hash     387c02598cc6789f
+#   content hash  036642c87d025afd
+#   text hash     cf2d50d0513df9b1
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  94c7e4c2ef27ded9
-#   text hash     fbc429cce61e02ad
+#   content hash  d6b3edcc22430b21
+#   text hash     033f5b27fab1d893
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ddede9f4183b5bce
-#   text hash     1a6cc982f7d6dee6
+#   content hash  abc022cc8d5588d8
+#   text hash     95570e612261af34
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7ae5da5635f0c5c5
-#   text hash     0eac7086ce9caee7
+#   content hash  076beac3bc58ceb0
+#   text hash     bc284bfa7bb2931c
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  aaba6c2f1e01c50e
-#   text hash     22c16aeaffae972b
+#   content hash  827baf7919584701
+#   text hash     79279d7b7617376c
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

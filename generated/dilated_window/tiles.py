@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b7078c300a7a71f3
-#   text hash     fba318b6a11bc2e9
+#   content hash  24f4b46ea9e0acc4
+#   text hash     579692318bf3a169
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  235f8f4a5eb11cbb
-#   text hash     be6e614875be2ba1
+#   content hash  b5d0802aee3737c4
+#   text hash     7605677b2e469e52
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  79fc4b117c9b0960
-#   text hash     823ad65c165125b6
+#   content hash  5708cf4248e573fc
+#   text hash     93afc084acf0f60d
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fed7f5039f74daa4
-#   text hash     672c1085782fbd96
+#   content hash  552ce2655dc64911
+#   text hash     3516432768735fd8
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

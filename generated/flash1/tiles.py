@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  97d10a7c387f28dc
-#   text hash     d9c3dc3e2843a951
+#   content hash  7a2d284b9cf7f5ae
+#   text hash     40e6d81beb56e494
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

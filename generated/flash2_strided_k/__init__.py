@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fc205422ea6ef33f
-#   text hash     746f6298d1c56963
+#   content hash  2e930515d71c2a7c
+#   text hash     4e4d50560cb3b33b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

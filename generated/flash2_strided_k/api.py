@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d91c827e9c567b75
-#   text hash     ade3e6212eff6523
+#   content hash  8bbde3493c4af821
+#   text hash     76139190911284e4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

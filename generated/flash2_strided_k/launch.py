@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6744e18ea09dc075
-#   text hash     4d4528b3a15884e9
+#   content hash  ade3fe1a9922b4cb
+#   text hash     12f682825defe6d8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

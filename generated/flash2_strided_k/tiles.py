@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  288197329d832c1a
-#   text hash     d44092d1d03cf2eb
+#   content hash  ef22f913951db85d
+#   text hash     e3ff23fb0ab008d5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

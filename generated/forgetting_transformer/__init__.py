@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d12188ad0aba9491
-#   text hash     bc1ee1154aff0665
+#   content hash  277c834a5215dc44
+#   text hash     e3e17795ac29baed
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

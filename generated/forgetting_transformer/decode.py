@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2592b0e5489490f5
-#   text hash     f3c33cec33485e66
+#   content hash  7fabfae83c4ae4d1
+#   text hash     ac34cf74daf6c8e1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
@@ -63,7 +63,7 @@ def attend_with_cache(
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
     split_size: keys per program, a multiple of 128; long caches are read faster with 1024, short ones with fewer. The
         last bits of a row depend on it; None means one value for all calls with as many new tokens of a sequence
-    bitwise: None; the bits of training are not available, as sums over tokens are taken from the first row of a tile: the bits of a row hang on where that begins
+    bitwise: None; the bits of training are not available, as sums over tokens start at the first row of a tile: the bits of a row depend on where that is
     """
     return _attend(
         q,
@@ -119,7 +119,7 @@ def _attend(
     attend = attend_now
     if bitwise is not None:
         raise ValueError(
-            f"bitwise: expected None, as sums over tokens are taken from the first row of a tile: the bits of a row hang on where that begins; got {bitwise!r}"
+            f"bitwise: expected None, as sums over tokens start at the first row of a tile: the bits of a row depend on where that is; got {bitwise!r}"
         )
     if torch.compiler.is_compiling():
         from . import decode_operators

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  15b83823422add0e
-#   text hash     0585efc2deb2e22f
+#   content hash  c8394ae9090c4103
+#   text hash     532737be2bf4f4ef
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f17b7a21d3592acd
-#   text hash     164bbd5ccb37e938
+#   content hash  f82b59848ccdb32f
+#   text hash     3594ee4abd74852e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

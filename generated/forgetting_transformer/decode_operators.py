@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e153dd528ee6207d
-#   text hash     2ef23d6686e5e1da
+#   content hash  7d3067bc3f3a2f7e
+#   text hash     9e602bb98b54bd62
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f3c9789cb3aba829
-#   text hash     dfab97cca5b47415
+#   content hash  4c3ca0ebcffab1f9
+#   text hash     f8bcbd64597fffe3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

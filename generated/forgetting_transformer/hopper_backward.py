@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8695a16aea913baf
-#   text hash     1556af4de6b85d9b
+#   content hash  76ef8e46ac20ea88
+#   text hash     b2b7ff660a670e4a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

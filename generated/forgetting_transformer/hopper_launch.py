@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  32d2b9d7993047b1
-#   text hash     ba4065f64bb6e467
+#   content hash  02ac0cc02684d25e
+#   text hash     15da7080f2a7e546
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c9e590012bdae8fd
-#   text hash     f5e5be6456acb2fc
+#   content hash  8f937f7c5a203344
+#   text hash     4fee6ba8eafea6a0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 
@@ -393,7 +393,7 @@ def forward(
     )  # fmt: skip
     if BLOCK_DV <= 128:
         for j in tl.range(first, last):
-            i = first + last - 1 - j  # backwards from the diagonal
+            i = first + last - 1 - j  # descending from the diagonal
             k_start = i * BLOCK_N
             mixed = (i < full_first) | (i >= full_last)
             acc, m, l = attend(
@@ -743,7 +743,7 @@ def scan(
         begin = tl.maximum(tl.associative_scan(tl.where(x <= RESET, token, 0), 0, later), first)
         tl.store(sums_ptr + 2 * k_rows + token, begin.to(tl.float32, bitcast=True), mask=token < count)
         carry, first = last_of(sums), last_of(begin)
-    # backwards from the end: the number of tokens from where the next document begins to the end
+    # from the end back: the number of tokens from where the next document begins to the end
     behind = 0
     for start in tl.range(0, count, BLOCK):
         place = start + tl.arange(0, BLOCK)

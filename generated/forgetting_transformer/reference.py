@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  57e30ab3d03ba5f9
-#   text hash     130b0e62136a134b
+#   content hash  e3848d701a6f3fbf
+#   text hash     f9e4ef6718b20ecf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

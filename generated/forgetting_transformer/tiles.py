@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  99566a140f099754
-#   text hash     d771614426cea1c9
+#   content hash  c44b021b7a85b28c
+#   text hash     fb8180e0a4493066
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  402017e0bca2d386
-#   text hash     8f581ae5e7093b3d
+#   content hash  fbffb84545e8569b
+#   text hash     574d83d7a95e9dc7
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f0603a5e402f7841
-#   text hash     4d5741e4bbd7e7de
+#   content hash  0a49e166dc4c43b5
+#   text hash     8444b33400154838
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

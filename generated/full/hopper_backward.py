@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5e1f97bf52db4c2d
-#   text hash     6f219fc1182d50c6
+#   content hash  de7d5cae5d4e8d47
+#   text hash     f9db705101581c7d
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  58b75e93eed99c03
-#   text hash     7eeb8c6f1e60e6f0
+#   content hash  16c52c6c0326bda4
+#   text hash     8365ed71233375c1
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

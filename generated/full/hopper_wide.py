@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ca234697ac06341d
-#   text hash     de2a0f6f315160d4
+#   content hash  da9d6b57b573ee17
+#   text hash     2ad62893996c3806
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  23c56719d8d3c595
-#   text hash     f2547254e5584912
+#   content hash  0a0cc0938c4943c9
+#   text hash     e3040abaa92a47b9
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 
@@ -290,7 +290,7 @@ def forward(
     first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
     if BLOCK_DV <= 128:
         for j in tl.range(first, last):
-            i = first + last - 1 - j  # backwards from the diagonal
+            i = first + last - 1 - j  # descending from the diagonal
             k_start = i * BLOCK_N
             mixed = i >= full_last
             acc, m, l = attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d791feb01557bfc7
-#   text hash     0eb00717dc7890b3
+#   content hash  0c1f3679a8995b38
+#   text hash     8a2039a27ca01335
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c34c13e6e3c3b462
-#   text hash     de494716f3a0b547
+#   content hash  6aea541790ccc793
+#   text hash     df2709e6ed3bbb21
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  18be34e5048bc939
-#   text hash     8f229deca06fe814
+#   content hash  eb4c5b102967ad70
+#   text hash     39f99d11da579371
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

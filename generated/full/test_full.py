@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3cc0bc85c11d85d4
-#   text hash     d3b0e32e9baecb32
+#   content hash  6610e284f22baddc
+#   text hash     2aee8db0ed49d0d5
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

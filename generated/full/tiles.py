@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e568e82a73c61a55
-#   text hash     f42b91a7f2cbd05f
+#   content hash  b764f75340788a14
+#   text hash     ae0048a9134dce6c
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  03e33aad9f126c53
-#   text hash     ee1f54795b073942
+#   content hash  d204204a6e583549
+#   text hash     86dd3c4eb64dbed9
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  26bc00d0aa320de9
-#   text hash     6867e9c95b7f6dc5
+#   content hash  79323950fafc8314
+#   text hash     810e0ea032f51d35
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

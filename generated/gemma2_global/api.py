@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  decc221cb4cc6086
-#   text hash     19be25f65f89cb73
+#   content hash  8b061257b00de273
+#   text hash     2db5296b230f7e89
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4dcb8a6504b61a97
-#   text hash     0620909c852cab1e
+#   content hash  570bce3672005f61
+#   text hash     3a6d6d5120ebb27a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

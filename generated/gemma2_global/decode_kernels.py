@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1595275bfa4c8114
-#   text hash     da78a1880963b0f1
+#   content hash  102b0d82203e8d07
+#   text hash     3a3b53507c31653a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  97276cbfbde5052f
-#   text hash     6d76784df312c906
+#   content hash  a3ccfed9bfdbc8e1
+#   text hash     72ffb6bfc9090829
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

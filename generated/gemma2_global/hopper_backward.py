@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  15d3b7b3ff13b888
-#   text hash     d7ad762a0115d4a2
+#   content hash  e14bc693a184c7eb
+#   text hash     cc01dfae70650ffa
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8dffa78ff4d37721
-#   text hash     7d4dfcf4f2c562a7
+#   content hash  e322adbe4067ad88
+#   text hash     60e73cc0be9eb012
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

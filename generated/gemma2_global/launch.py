@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8014cb5553db8195
-#   text hash     f95d91959a545c81
+#   content hash  f43b8cf7aef111f3
+#   text hash     5a1b421e0b0ef28a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

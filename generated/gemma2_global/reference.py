@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d5446096600f8433
-#   text hash     ffecd1831fec04db
+#   content hash  2522e62888e420a4
+#   text hash     65b895ece8a39ef8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

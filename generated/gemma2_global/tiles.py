@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9b058f15ccf72faf
-#   text hash     f642de505d3c74f9
+#   content hash  2d5b3d74c79714e2
+#   text hash     8fba166008c9109a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  72bfac4d0cec776a
-#   text hash     04b5d70ab0a3214e
+#   content hash  0dc92e4b63234d6a
+#   text hash     03293791b2f88050
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

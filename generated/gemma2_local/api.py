@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f21ab92cb1eb16d2
-#   text hash     3b074833ce096893
+#   content hash  783f8d31261fcaf4
+#   text hash     b15439aeccc601d2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9c4fff8297ee6e69
-#   text hash     276fd27f3e485644
+#   content hash  54eb7f49efe25c1b
+#   text hash     eefe2aea16ed1139
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

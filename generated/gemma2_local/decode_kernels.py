@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9f34e0af88dfe2b6
-#   text hash     26bec2504d9c8b73
+#   content hash  f1cb36d92df95481
+#   text hash     cc62a1b9d565d31a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

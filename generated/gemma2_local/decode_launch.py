@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ba59ad7da2f12f52
-#   text hash     dfdf0cb56c48539f
+#   content hash  083c0714d88cc26a
+#   text hash     4ac51461f0e89abe
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  18b7b2dc48cf0ea4
-#   text hash     c3fe8adcc2b20b9b
+#   content hash  f1fe0029de25496c
+#   text hash     c0af2bc6090f2f76
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

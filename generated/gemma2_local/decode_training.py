@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6bfa219398916462
-#   text hash     4aa0e2701d5ecfe2
+#   content hash  e6f377c4df983b6e
+#   text hash     5d0ee9ac8634563b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4b33e8d50a65bbb8
-#   text hash     3e1e106f4823cdd3
+#   content hash  e2feae8d439d1140
+#   text hash     8e069cf193d4fa6d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c6b38f7304e7a5e1
-#   text hash     d0adb5d26851302d
+#   content hash  062febe7ebce65ff
+#   text hash     edb4a6fae63dbff9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

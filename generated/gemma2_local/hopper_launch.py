@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4f404d68672ca4ef
-#   text hash     89c423d4638ee102
+#   content hash  ab5b521f50b4fcc8
+#   text hash     fabfcdea24209a54
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8ebf6fad26c94aa5
-#   text hash     fc3c75cd861f4581
+#   content hash  651bd7db34865dfb
+#   text hash     0eaa2f1a1c64d550
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

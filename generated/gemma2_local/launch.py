@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4e4bb430a025418b
-#   text hash     24cf4dc3349ac712
+#   content hash  1dfed1b2cb59539d
+#   text hash     2bc7f5a62c7fadf8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

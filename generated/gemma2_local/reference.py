@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8f53046c0fce2f68
-#   text hash     f63083d02eb38070
+#   content hash  a0be5592409fbf8a
+#   text hash     e3b170b156eff729
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

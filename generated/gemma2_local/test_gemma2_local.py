@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5d6ab7f776e5649c
-#   text hash     084ad5cec3d1252e
+#   content hash  e709825aae33fa91
+#   text hash     69416635575d4ba3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

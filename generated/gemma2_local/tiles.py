@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  21525df938ff694d
-#   text hash     f967cb1187bbff4e
+#   content hash  5f80e4d518810780
+#   text hash     ca91c5361c5fa665
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4abefee824c4af4d
-#   text hash     a2caec3413a951ac
+#   content hash  8457354f6ea11499
+#   text hash     51a11b4e4c2419e1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

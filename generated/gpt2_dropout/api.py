@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4971ebd829e27f16
-#   text hash     fbe3be57d6972d6f
+#   content hash  f783900e8a9016c2
+#   text hash     d17e16a74f846a45
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -34,7 +34,7 @@ def attention(
     Hq and Hkv are equal. float16, bfloat16 or float32, head sizes up to 512.
 
     dropout_p: float; share of the weights to drop, below 1
-    seed: int; tells which weights are dropped; needed if any are
+    seed: int; selects which weights are dropped; required if dropout_p is above 0
     k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] - 1
     q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries
         without a key at their position are then padding and give 0. If None, the last query lines up with the last key

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b76caf2cb8079184
-#   text hash     d2ad57b58e84511a
+#   content hash  4ba722b4a1a139e3
+#   text hash     06fcc87dd0bfcb21
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9894ec91aac56737
-#   text hash     6314a8b1f00ca2f8
+#   content hash  e4729cbbb5e40606
+#   text hash     f1d27e5586781259
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e52a9aaad479fbe4
-#   text hash     af1ccf7a20d3c52c
+#   content hash  78bbed4973624325
+#   text hash     4cf84fc418b27c51
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

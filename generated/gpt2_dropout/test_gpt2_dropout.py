@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0bd70b1497d5959d
-#   text hash     7e55d8229a0b2678
+#   content hash  e140e70ba0565d32
+#   text hash     8b4ce92fe36e91a7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a4b7c12284fc46a2
-#   text hash     cefcee4669497f74
+#   content hash  f7636d9732cf9ef4
+#   text hash     b782bb6cf09f0b1a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  27fe95877c62e637
-#   text hash     0f10834d0f3c4200
+#   content hash  1cfb4e46644b4e7d
+#   text hash     bb266b9cb39fc1b1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

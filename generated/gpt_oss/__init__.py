@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0ef6e4de59c3de1e
-#   text hash     6cbd61c639563fc9
+#   content hash  29db7e82b246f794
+#   text hash     c158ddb07ea2d84d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

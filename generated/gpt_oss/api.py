@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fa4339a92bd8e866
-#   text hash     b27b554305248936
+#   content hash  ecddd6cb3cb5f434
+#   text hash     c809bcb49281b98c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a36dacdd829c6840
-#   text hash     124fb01338d53bd0
+#   content hash  8841e747b5750174
+#   text hash     dafb06c0705e7d13
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

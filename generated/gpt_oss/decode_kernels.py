@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a93de2b1d7396705
-#   text hash     217f8fe8313c81f8
+#   content hash  0c7287ea03255845
+#   text hash     3405d063c0e90d9f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9acb7be605780a8c
-#   text hash     79bf0e9a50e8891f
+#   content hash  19ba8c65b55574e7
+#   text hash     5286a4894a8f677f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

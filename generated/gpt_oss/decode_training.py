@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d35b344e9ec30f34
-#   text hash     f7bc25d9c408af84
+#   content hash  648d4d8d995bfe02
+#   text hash     6b6c106819ff73ae
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5364e3d4d1f0a456
-#   text hash     7865ef8597d9a663
+#   content hash  63e15c72f7bc31b4
+#   text hash     54fa4b2efcdb31d5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  11ceb991b0b7a5b7
-#   text hash     76f94bfe2c6161d8
+#   content hash  0a15e4d73748dd61
+#   text hash     46f108f6b57b51c1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4a3a50291aeee57c
-#   text hash     c6198c5d7c82e5d9
+#   content hash  06a624a875b55913
+#   text hash     ca94929c41c5f60c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1fbe6efec5be90f5
-#   text hash     ca5c8a00f0576b70
+#   content hash  1f3acaca2469e14e
+#   text hash     c299a32f198d1d70
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ec5a409d3542c6fe
-#   text hash     b8954697c2cdd2c9
+#   content hash  98ece06b087aa8d5
+#   text hash     1396326dc8dfbf9b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6a5fe730cb65bb8e
-#   text hash     fb287c750bc107d7
+#   content hash  0fa64d06c7e0ab7c
+#   text hash     46a8803922cc9ded
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

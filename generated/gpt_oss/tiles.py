@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  36dba1289588241a
-#   text hash     f00447f69ca2d598
+#   content hash  69bd51f047dcab9b
+#   text hash     2a9eea2a09028afe
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  54e824fa9902d992
-#   text hash     c31ee71e8d07d01e
+#   content hash  d7fa1d1c7c194b65
+#   text hash     f28c29af1ef5c772
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

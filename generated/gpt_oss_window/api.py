@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a74bc2a19cfcdebd
-#   text hash     de3d175ee512879c
+#   content hash  d1161dcb35101c5e
+#   text hash     10dfd1dc6a1fc59c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a6bc3c57dd59e5ca
-#   text hash     8f434c6b782651ad
+#   content hash  c0024bce913d1483
+#   text hash     a487f4327fb6e052
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

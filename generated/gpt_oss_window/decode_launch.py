@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b49174cf943f23b8
-#   text hash     697b729eba9d8eb3
+#   content hash  91df8bbe534c1f04
+#   text hash     9f8a60a9c9fe1eb4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

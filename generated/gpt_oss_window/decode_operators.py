@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d7cee90ae26be064
-#   text hash     4193c2be7bc91adb
+#   content hash  e47786a6517788cf
+#   text hash     a76719c22dbb7bba
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  177b68425f110962
-#   text hash     578dd1589262e0ac
+#   content hash  7f9f8282c30e90c9
+#   text hash     d63ce26ea1cb64ed
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  98c7b95dfc6d2396
-#   text hash     d07e66739935a4b8
+#   content hash  6c0f69ae9fdccfa5
+#   text hash     cabdad078d9d1ea2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4c5c849f596c4cf8
-#   text hash     3ddb09b4fc79b95b
+#   content hash  9f579cf3995dd65f
+#   text hash     9808f1d1eea69470
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  489a9dac9e78c435
-#   text hash     a42c06c645cee354
+#   content hash  0343c5a9e3af1137
+#   text hash     ce1e4b80078a3c66
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

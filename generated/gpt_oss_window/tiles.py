@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8b1e5e096ff8eeba
-#   text hash     4893f669a0fc6b55
+#   content hash  4108124379181176
+#   text hash     bc88cf5e5036efa2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

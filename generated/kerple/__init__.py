@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a3d7a1edfd938080
-#   text hash     d808cc6263aaaa73
+#   content hash  f95ff93673bdbfe3
+#   text hash     5b0630bb7aeedee3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  340322a25dd87518
-#   text hash     04e9518705dbee2e
+#   content hash  eedfc577cf352d47
+#   text hash     ce9a868480b9f7d9
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5204e36f9ab7f288
-#   text hash     0c918a49bf3af4cb
+#   content hash  4f75190637340519
+#   text hash     9ef83c1bcc88a834
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  80ba7a83af6033b4
-#   text hash     5d6df0c1147d7f97
+#   content hash  bc177964152e20fe
+#   text hash     69b768bc9c86df59
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

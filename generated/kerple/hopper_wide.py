@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a1ba8d931b9ac6dd
-#   text hash     c4a0a6ead2ea8802
+#   content hash  27748e62a3aab4a5
+#   text hash     a03ee3b21496f057
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

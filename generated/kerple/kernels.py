@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  19678c02078b81ed
-#   text hash     dd6155e1af86dac2
+#   content hash  edf9c1eead9ddc66
+#   text hash     599fb0986dae1a68
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 
@@ -339,7 +339,7 @@ def forward(
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     if BLOCK_DV <= 128:
         for j in tl.range(first, last):
-            i = first + last - 1 - j  # backwards from the diagonal
+            i = first + last - 1 - j  # descending from the diagonal
             k_start = i * BLOCK_N
             mixed = i >= full_last
             acc, m, l = attend(

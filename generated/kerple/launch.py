@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  46bca6dfaaf6c343
-#   text hash     04245fedf30c51f3
+#   content hash  f55bc95221921c55
+#   text hash     bb6e66bbe8e755b7
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

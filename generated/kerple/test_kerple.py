@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  122c0a40c905debe
-#   text hash     5527c4129cd667a5
+#   content hash  88506102a5647b41
+#   text hash     542fb0c8a1ad1b0a
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2206bd5b042b7ee0
-#   text hash     b64a42252ec0b35d
+#   content hash  e673a980b064b034
+#   text hash     660b6b42ad12c28f
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  65bf01b302a6bb17
-#   text hash     d40d54a2e9f2f7a2
+#   content hash  0fcfe10e24852677
+#   text hash     aaadf4384baf05e7
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  55d4b8b3a09a1184
-#   text hash     7063422c59ad8078
+#   content hash  5955cf37449c7c93
+#   text hash     266fb48a04e783d1
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

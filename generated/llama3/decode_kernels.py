@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2b4a27fadf735b3b
-#   text hash     4a3ddbd1f84d476e
+#   content hash  74fbada1d7ad15d8
+#   text hash     1a166d8ce536ec73
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

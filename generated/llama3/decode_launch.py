@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  18acda1d7522855c
-#   text hash     f946da7915184335
+#   content hash  ded918e49787ecca
+#   text hash     1fa2f1e81c074388
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

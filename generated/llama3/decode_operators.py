@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4c99d74a860b67d2
-#   text hash     7868aef0a77b4e9c
+#   content hash  6d4169d46bc78824
+#   text hash     355ee62a4270559d
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bb15b5ffd5ad34f1
-#   text hash     207294ed7b9fdabb
+#   content hash  28cfd1916e159018
+#   text hash     027657b4257eadca
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d6804f49094da677
-#   text hash     c738e101e36ca082
+#   content hash  4d2a6620cf5ce408
+#   text hash     0ed9360847b6e24c
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

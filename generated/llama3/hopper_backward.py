@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6ead75695ea59d57
-#   text hash     5a064c5fc788cbd1
+#   content hash  b55f79224babd79a
+#   text hash     1a3f490ec602598e
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

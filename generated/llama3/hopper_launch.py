@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c8b3bbc7df9cbd31
-#   text hash     047c90b6fa0f8a7d
+#   content hash  077b105325e51d3a
+#   text hash     3851863af8cec2ef
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

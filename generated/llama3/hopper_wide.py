@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3549247b3b85c4a8
-#   text hash     a14a2c17dffca3c8
+#   content hash  eb4faad6d3355d4b
+#   text hash     08ee11dabbce3df8
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

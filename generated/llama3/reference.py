@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ef0c56f3a5a2fd94
-#   text hash     9b8d662e3fca5215
+#   content hash  b7baa372ce1e3a78
+#   text hash     635e7890bdde218c
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bb97f6401279f792
-#   text hash     6a62fab7e0c6b753
+#   content hash  d9fac5e17213ba01
+#   text hash     c75823b76aa29613
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7b1c05d740f36d2c
-#   text hash     9a2812563e10050c
+#   content hash  b02ed4ec11e0a384
+#   text hash     3b280d50c6d6fd49
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

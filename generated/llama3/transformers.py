@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6051b0c336926272
-#   text hash     91d1f5801123b124
+#   content hash  2ef4263e21c8c791
+#   text hash     9bdb644e27c51506
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bdd3a118bab9b893
-#   text hash     9f7a53770758f3ea
+#   content hash  b580932faa482898
+#   text hash     3d74b9daa5045a28
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

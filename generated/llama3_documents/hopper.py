@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9a04fcf7a767cdfd
-#   text hash     42b316c95a5dbfe0
+#   content hash  c5e8c3e22cbf3253
+#   text hash     26c28ef1bcd7cce5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3fcb6e59aacc5b55
-#   text hash     bc8bb543e8180427
+#   content hash  8331e895229e9f9d
+#   text hash     787dd71422a0ecbb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  63696be00b033b5e
-#   text hash     ebf04f212b63780c
+#   content hash  cd29235934181ed6
+#   text hash     47c1629b5673dfa8
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  edccc2f227bc29cd
-#   text hash     304df08568c18bdb
+#   content hash  1cee7d024deb8137
+#   text hash     181f22551997f11d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f8764224d4d6df80
-#   text hash     1ca3c295561c19de
+#   content hash  4321900fd4a47714
+#   text hash     762e6eabffb64350
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  af10babcab110de4
-#   text hash     5a9a332742797c48
+#   content hash  9ef013040e3f34e7
+#   text hash     5cf2ef5d7f1b2110
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f95b752f033fd61f
-#   text hash     ef833b66791f7d1d
+#   content hash  06f63388a1e7609a
+#   text hash     38212a2d127c2f8b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

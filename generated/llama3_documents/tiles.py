@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  be06237844c9c55d
-#   text hash     7d4b1c9f5378f05f
+#   content hash  0765ee5888d63b9a
+#   text hash     69b16379c1ee7127
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  095cc2e67cf99208
-#   text hash     3f8415e2d1f6a099
+#   content hash  5f174174112c8092
+#   text hash     27202d9b5d59243b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

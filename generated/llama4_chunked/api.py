@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6d9b603b8f8ff2a0
-#   text hash     f5f33a8d7dd3baf5
+#   content hash  8826cac5e1dc82d0
+#   text hash     5fefec7ea9738b78
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

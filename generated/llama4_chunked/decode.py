@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  17c413fcca1aafa5
-#   text hash     ab56a0facaf901aa
+#   content hash  fed31af0be618756
+#   text hash     8bcc3528ff7d8ccd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e0ccb8c01deb537c
-#   text hash     308b3addf49a47bb
+#   content hash  8e73993bab9c66ae
+#   text hash     60e4970973dc5152
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d6ffb29f571a91ea
-#   text hash     23c7d802ad94663c
+#   content hash  332dacbeab9d5b59
+#   text hash     7ddcceb1c6aa49eb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  350645ab9eec3b5a
-#   text hash     f5b9d3adf3a1c7fc
+#   content hash  cf4abe7cbfcc8a00
+#   text hash     84de4e3c18fdf42a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

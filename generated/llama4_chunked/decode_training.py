@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  20f00d863cdef5e5
-#   text hash     6f05f91cb26e7657
+#   content hash  aeeda20930ec2589
+#   text hash     b33921ce12f0f843
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2ed26197432479ba
-#   text hash     903d3cf4fdb44d83
+#   content hash  eb72ebd2c653cb51
+#   text hash     7b2b93db80a82a2e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

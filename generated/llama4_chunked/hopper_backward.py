@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0c3cdca59e556880
-#   text hash     b3e80020ffb808fd
+#   content hash  8078eaa3d7f3182a
+#   text hash     e89d5850763b62f1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a035489f4c9a7fff
-#   text hash     b425262b2a6a9998
+#   content hash  75920cd3504d363d
+#   text hash     e8eaa221aecfe7b4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  517357c7c593adc6
-#   text hash     86843bd4ada1da7d
+#   content hash  089cea6e4c35231f
+#   text hash     0243f836e865308d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

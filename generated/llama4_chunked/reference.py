@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dbb02826b8075f8b
-#   text hash     529699b55baee6c7
+#   content hash  4e5169dbe2f071f4
+#   text hash     c1322a46bcf85111
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

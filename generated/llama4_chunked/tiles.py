@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  be5f871bd65926a7
-#   text hash     7adf8367d978091b
+#   content hash  743fec64a3b37665
+#   text hash     6abb6639aa32852b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

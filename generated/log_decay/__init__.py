@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  066bcb1844a5210a
-#   text hash     7701298ac52ac7d0
+#   content hash  f6d63ac5a145d3c8
+#   text hash     eba5bb215d71afbf
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3e5f8691c85d3d84
-#   text hash     64a4cc78feb8370e
+#   content hash  c79e2b53be2f3df9
+#   text hash     8d22fd682629762c
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  32545b702e6d7d23
-#   text hash     e929f3826d1115f0
+#   content hash  b81246e66e1a3a4f
+#   text hash     361d800d66114464
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

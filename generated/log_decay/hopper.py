@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9897f50137fa625d
-#   text hash     0c708cc22d9777ee
+#   content hash  7b607ecfa900886a
+#   text hash     eb0406eac0dd93bc
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c6a6ccd8d72b8488
-#   text hash     ba2edb7b81d0f468
+#   content hash  ada52f07c47cdcea
+#   text hash     f98d26eee99ce06c
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b32b5feaf87c2e32
-#   text hash     7fc1375fe09ed0ad
+#   content hash  8fc2f0bb109cf948
+#   text hash     9f7cac881c4bc8cd
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f698ffd4efb8387b
-#   text hash     c9fb0c02ffa4c000
+#   content hash  397a3905ec900555
+#   text hash     dcf07a37f7f774eb
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

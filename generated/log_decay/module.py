@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8a107e7b62271f06
-#   text hash     2f6594143cc57296
+#   content hash  d5ba46532ccd5e15
+#   text hash     6220e18056629d8c
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

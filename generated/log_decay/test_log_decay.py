@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8ab5fc2ea1557dce
-#   text hash     e565088b9cf95ea5
+#   content hash  fda9fb9a99eecc8a
+#   text hash     9706c1739b651616
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

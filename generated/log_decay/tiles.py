@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  10ca1075c75cc626
-#   text hash     dc84f0207daefd48
+#   content hash  f4340878cc1cb3ac
+#   text hash     09124f5726f15ec3
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

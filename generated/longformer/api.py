@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  678b98d48c6751ee
-#   text hash     ef5fa192aa43c369
+#   content hash  b52709bd40c4749e
+#   text hash     c0e2061b1ccb362a
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6af0bec58f6b8f46
-#   text hash     80a7997047312e40
+#   content hash  ac4a2073bb00dc51
+#   text hash     1e76c643885cc94b
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fdc7d9b494a4912c
-#   text hash     74cbc86addc0ea47
+#   content hash  454cbb8b7d1b4cb7
+#   text hash     7eb273a70e8ba706
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

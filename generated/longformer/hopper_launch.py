@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a651d737efbf08e9
-#   text hash     00bdeed33b4b2bb6
+#   content hash  6cd61563798573ad
+#   text hash     7bf017bc33812e74
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

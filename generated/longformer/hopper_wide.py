@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  642dc021b9904448
-#   text hash     df10b203da41749a
+#   content hash  6c7c7a13b2af8268
+#   text hash     489e1b97960fb600
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a869f259f4efdcc8
-#   text hash     a177b3fd1ad843c4
+#   content hash  49c498d024dc6dc2
+#   text hash     2c782f9eaf8bb364
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 
@@ -331,7 +331,7 @@ def forward(
         first, full_first, full_last, last = key_tiles(span, q_first, q_last, k_len, BLOCK_N)
         if BLOCK_DV <= 128:
             for j in tl.range(first, last):
-                i = first + last - 1 - j  # backwards from the diagonal
+                i = first + last - 1 - j  # descending from the diagonal
                 k_start = i * BLOCK_N
                 mixed = (i < full_first) | (i >= full_last)
                 acc, m, l = attend(

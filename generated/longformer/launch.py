@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2df2b55eca02b69a
-#   text hash     b0b638e2e2c1f9ab
+#   content hash  72cd641ac1bd0eb0
+#   text hash     431e21dee8a189cb
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

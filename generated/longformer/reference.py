@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  73ebbe6a5eeff802
-#   text hash     8e244ba12b6dd1bf
+#   content hash  9f58fd70c66c3540
+#   text hash     8d912e1712e16f42
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3e40fce83b0d4e3d
-#   text hash     42a65620e75de0de
+#   content hash  ba5f24abbe3531ae
+#   text hash     8fae55456d9e9a4d
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ee1e6bbf2a0f21e1
-#   text hash     fd941ddf72cba4d0
+#   content hash  197e6c3945724ae0
+#   text hash     cc2d080d00311bd4
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8a4f2c75e13e2040
-#   text hash     4f60e513da77b47c
+#   content hash  f88d9d4ffd60e799
+#   text hash     cd935a0510926983
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

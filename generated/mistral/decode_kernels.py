@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  596edc53f6ac46a6
-#   text hash     8cab99a74555610c
+#   content hash  c14156aa38cfa17b
+#   text hash     d890ef247ffd8609
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5278a49f7c64d36e
-#   text hash     c6b16f31bfd94d9e
+#   content hash  5c8c2c2a23ed70e9
+#   text hash     e0123840d7094112
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e43be25eee729dac
-#   text hash     d2d91f12214ac4ed
+#   content hash  667d301596918129
+#   text hash     324b794859f3c85a
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cb9e444ef78da8e7
-#   text hash     8b9743af0ec62c69
+#   content hash  0969feac6b93bbbd
+#   text hash     18f1f4a02496841e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

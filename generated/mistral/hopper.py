@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a0651c765d1338bd
-#   text hash     c59c6dcc91524dde
+#   content hash  b32ac97f0a0529bb
+#   text hash     6bed66bcc144a42f
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

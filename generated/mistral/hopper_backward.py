@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6002e0bdb19ac2b3
-#   text hash     896f93bcf5a59832
+#   content hash  af5e7b139468b950
+#   text hash     c166c39cb75ae3ea
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  eca04b0a8d74085e
-#   text hash     100f004bf3339b60
+#   content hash  50a665d05e31be6f
+#   text hash     cda9b4b1a6218728
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

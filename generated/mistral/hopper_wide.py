@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  01fde497d121e388
-#   text hash     04623f0571e3674f
+#   content hash  82fb3581605c6ea2
+#   text hash     0ed98eaae3487e03
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

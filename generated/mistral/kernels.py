@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  59fa9d44b6552ffa
-#   text hash     fcc139eafdf5c2fa
+#   content hash  73b3e4d0e73d6393
+#   text hash     a48764589e44a298
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 
@@ -441,7 +441,7 @@ def forward(
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     if BLOCK_DV <= 128:
         for j in tl.range(first, last):
-            i = first + last - 1 - j  # backwards from the diagonal
+            i = first + last - 1 - j  # descending from the diagonal
             k_start = i * BLOCK_N
             mixed = (i < full_first) | (i >= full_last)
             acc, m, l = attend(

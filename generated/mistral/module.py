@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  88e6f94540d7e560
-#   text hash     80c8f67a051eeb32
+#   content hash  88a1e0b2f0606a8a
+#   text hash     08b97f66689db487
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

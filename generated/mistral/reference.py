@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  db373428eb3dd631
-#   text hash     07be528c60258df4
+#   content hash  633fbfeb2c949dc7
+#   text hash     f4e7a1e5386d38be
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cb6eef90351c0bc4
-#   text hash     a49bdafbf7cefd9c
+#   content hash  bf00988d96c28f1a
+#   text hash     b7f1a68e131a1a07
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

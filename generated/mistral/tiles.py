@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7186d1fac6e65932
-#   text hash     5486a6f135179238
+#   content hash  27f6643655195b0e
+#   text hash     bc3c50d18666114f
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

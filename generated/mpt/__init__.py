@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  40c98b487e367195
-#   text hash     886368584734a11b
+#   content hash  c976207d5e9a1208
+#   text hash     f2df92f8331669e1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  03caf38e6cf09149
-#   text hash     4275f5355c9d033d
+#   content hash  3f517753b2c98961
+#   text hash     a4849102130415cf
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

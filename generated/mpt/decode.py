@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  595823128b567ad8
-#   text hash     f4917691b5d2931b
+#   content hash  ab5f10b21957757f
+#   text hash     f1d47bd38c291044
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

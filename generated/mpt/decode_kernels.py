@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  172dccb8be8dcdd2
-#   text hash     f4a4545c19582e46
+#   content hash  c033743f7eae43c3
+#   text hash     6f9262a02a701528
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

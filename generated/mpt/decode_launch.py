@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1daef7ebb40c4361
-#   text hash     6449973f58f383d6
+#   content hash  9c9f3ae7204ee625
+#   text hash     d96a6d0876f6337a
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b5215f6b447f41f5
-#   text hash     dfb5029a5357dc18
+#   content hash  f641351ad94748ac
+#   text hash     8e73dc8c81da0ada
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

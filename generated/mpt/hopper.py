@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  46e552f596d422d4
-#   text hash     b473a4083c98bb62
+#   content hash  2e14e14a0411fc68
+#   text hash     b39e5a0f391251e0
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

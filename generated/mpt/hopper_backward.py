@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6cffa2dae7b5b2db
-#   text hash     6cd3c5d139548f09
+#   content hash  80c857e753b8bb3e
+#   text hash     d36ed8f3d4118ca9
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1362dbf70f53b3a9
-#   text hash     262b034020bcde2f
+#   content hash  36bfb4a9d0e34790
+#   text hash     b6abed9086549e76
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e79acb2c9fd9f8b5
-#   text hash     b89e133373e6e014
+#   content hash  b171a643094787d3
+#   text hash     06082dcd9e9dcd4a
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3fecf4ca3b3bef9d
-#   text hash     e6a17dab9a5271be
+#   content hash  881be900061c627d
+#   text hash     84abf27a9639b4aa
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

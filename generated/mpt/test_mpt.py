@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  12a31b85fb51f54d
-#   text hash     1234f0219e07132b
+#   content hash  51f3a3b2dbfbc943
+#   text hash     6f2786cf5d6ad055
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

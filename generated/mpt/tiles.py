@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b3246af495fa6414
-#   text hash     e74d6d8fb6c62a16
+#   content hash  7eee3bb8363da4cd
+#   text hash     1dc5d37a7e151a63
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

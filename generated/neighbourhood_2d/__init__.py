@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c44aeabeb7073fc7
-#   text hash     1f7142d088d7cd2e
+#   content hash  ac8e713c4363be34
+#   text hash     9d9524b7e008695a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8807115c4cbcb281
-#   text hash     ac1e752cfba03ac0
+#   content hash  cb5c7f3da079e33b
+#   text hash     562121f2d7803c02
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

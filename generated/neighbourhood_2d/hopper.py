@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9c88d8e4cb3a08ae
-#   text hash     5e65485b7b9608f6
+#   content hash  79246160d8d1cfe5
+#   text hash     ebe5e12b5145d3b6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  593a41647d71eb6c
-#   text hash     bfb2798a23e01afa
+#   content hash  8c4abded14de3f6d
+#   text hash     a599ee7597cdb100
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  db76365c3131d8b9
-#   text hash     6dc63a910a2b91fb
+#   content hash  792af1195a7ad3f4
+#   text hash     4efd39b0181eed49
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

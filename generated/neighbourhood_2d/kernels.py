@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7602d7e1e5663432
-#   text hash     14db9d623a1fe640
+#   content hash  98fddfcd985abf8d
+#   text hash     701850c4f3aed116
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

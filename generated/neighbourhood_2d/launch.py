@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e304d0a884297bf1
-#   text hash     7d447d922d2cf365
+#   content hash  814f0493cbe4f889
+#   text hash     b20972796030af18
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5227e6ed08a9cac7
-#   text hash     04191912a325cbe1
+#   content hash  d059243b0059ff74
+#   text hash     6f5939800cc6de3a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

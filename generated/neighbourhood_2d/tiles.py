@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1f16ce21dce1a73c
-#   text hash     c1f1fcbdcaa481a2
+#   content hash  ee714f43829bbfef
+#   text hash     7f26ade3bf0272fc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7f8255ce7f44c6b6
-#   text hash     fc96b62faf7edd53
+#   content hash  60bc831cd4c9c24b
+#   text hash     568151ac15e17382
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7b7b5806b913410d
-#   text hash     2c7760d4b0e43121
+#   content hash  8610e77687dc53d4
+#   text hash     25804b8613e83e68
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

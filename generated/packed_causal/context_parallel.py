@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  941498bdaf0f2d86
-#   text hash     9577e5db03ba6c95
+#   content hash  3538b97bd48a1fc5
+#   text hash     1c6bec875c19d284
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9c55aee22901293d
-#   text hash     afc40707fa8bd13b
+#   content hash  a4ff27e49eaa8b68
+#   text hash     e7597921c68bc751
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

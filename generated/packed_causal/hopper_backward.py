@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a307691df2637fb7
-#   text hash     7f647152ab26b626
+#   content hash  2b1486de15bfcffc
+#   text hash     0957b42ea366cb79
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

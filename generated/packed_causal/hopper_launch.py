@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  34cef4c2b7e7179b
-#   text hash     e2f5cb0b23a05675
+#   content hash  75d5ffd1825c766a
+#   text hash     e0ea9347bc22c748
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  216513514d90a457
-#   text hash     ee11f36437622041
+#   content hash  c8af3d4a5787c018
+#   text hash     8f6fc3de2b55e3a0
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6ddee200927bbe3b
-#   text hash     33a9eda5a1d1d243
+#   content hash  f616e30501378899
+#   text hash     ca5aca6128c291e0
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 
@@ -350,7 +350,7 @@ def forward(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
         for j in tl.range(first, inner):
-            i = first + inner - 1 - j  # backwards from the diagonal
+            i = first + inner - 1 - j  # descending from the diagonal
             k_start = i * BLOCK_N
             mixed = i >= full_last
             acc, m, l = attend(

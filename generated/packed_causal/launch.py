@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5b493c4696e6a6f2
-#   text hash     d0f05c1a5be48996
+#   content hash  d8da7f45dab56bac
+#   text hash     28ea5c597377a8c8
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

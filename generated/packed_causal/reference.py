@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bc33bbce19b32a0a
-#   text hash     78626c1bbb6a4dbd
+#   content hash  a0aad5c47ff3bed8
+#   text hash     ab6634c3ec3e46f8
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  68f0c86dc0dfba96
-#   text hash     684e2a087997a9c9
+#   content hash  dbbdfcb2cfc2b6cc
+#   text hash     d9367aa8eece9074
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

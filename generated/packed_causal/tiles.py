@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e9dff44409f69e61
-#   text hash     f09d2e9b6c8c6637
+#   content hash  614ef0eac094818b
+#   text hash     3cb16edd1d37b4d6
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

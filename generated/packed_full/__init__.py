@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  200a2d0d4e2adb20
-#   text hash     3b4c00beeb7fa702
+#   content hash  8121b72b47c24647
+#   text hash     ca7f5a58a6d75490
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  76709c88f142d7ca
-#   text hash     6a29dce56c05053d
+#   content hash  9f41b69dfd8f3b9e
+#   text hash     ed926e806de1a0e5
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

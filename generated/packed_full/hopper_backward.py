@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  614c73e0aa790031
-#   text hash     c52aaca36b60f176
+#   content hash  5070f654a333ae40
+#   text hash     cee9937366e9f5cd
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

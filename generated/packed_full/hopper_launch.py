@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  22c2cec0305adeb3
-#   text hash     e5fe3289990097d9
+#   content hash  ee9ca1ba9dc2655a
+#   text hash     b6790876254ca55c
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a4bd38be43af259e
-#   text hash     38163a58b8c9e1ec
+#   content hash  962b0eea5bd21a04
+#   text hash     34084d71c88553a6
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

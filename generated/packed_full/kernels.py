@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d071713e2e4528ef
-#   text hash     8254410600c69350
+#   content hash  d6c0957b42734e54
+#   text hash     fdaa40935062dfd0
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5e3d0d48f8bb9785
-#   text hash     bf10185b49429ea6
+#   content hash  5dbc429c4ae65dba
+#   text hash     99f2cf8bdc57329b
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a235ab173dcb8ef2
-#   text hash     14f7a12b4af3894a
+#   content hash  bc7aa231b603ab8e
+#   text hash     71ed0cd9679cf67d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

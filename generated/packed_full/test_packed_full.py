@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  63476b1b048bd38c
-#   text hash     e20d81c095e91eac
+#   content hash  67f3f7b13096423c
+#   text hash     59329dd2d1bc3e0b
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

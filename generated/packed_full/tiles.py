@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  935549d9c2949a74
-#   text hash     de3f2f6b09e4c64e
+#   content hash  51b9186d2ba0c220
+#   text hash     47cd12e362554bce
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

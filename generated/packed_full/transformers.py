@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ec43d879da7b1180
-#   text hash     f662467b3a2e86bb
+#   content hash  69169c055152d087
+#   text hash     8dc880623b86be4d
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

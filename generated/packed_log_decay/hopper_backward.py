@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1181bc92fd5c6e07
-#   text hash     7642c6891ef397dc
+#   content hash  91c4bba4fbdc0b5f
+#   text hash     4bee316dd615b2b5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  33d07a18a697e2de
-#   text hash     84a8b6d46e6dd221
+#   content hash  19fccd114971fd8a
+#   text hash     927f9a3511dc9da9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

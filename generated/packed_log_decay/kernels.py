@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e68bbf56f4e42122
-#   text hash     8731722f2b5b8580
+#   content hash  7399b57088e61062
+#   text hash     bcb806f9beb2e4ab
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -442,7 +442,7 @@ def forward(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
         for j in tl.range(first, inner):
-            i = first + inner - 1 - j  # backwards from the diagonal
+            i = first + inner - 1 - j  # descending from the diagonal
             k_start = i * BLOCK_N
             mixed = (i < full_first) | (i >= full_last)
             acc, m, l = attend(
@@ -840,7 +840,7 @@ def scan(
         begin = tl.maximum(tl.associative_scan(tl.where(x <= RESET, token, 0), 0, later), first)
         tl.store(sums_ptr + 2 * k_rows + token, begin.to(tl.float32, bitcast=True), mask=token < count)
         carry, first = last_of(sums), last_of(begin)
-    # backwards from the end: the number of tokens from where the next document begins to the end
+    # from the end back: the number of tokens from where the next document begins to the end
     behind = 0
     for start in tl.range(0, count, BLOCK):
         place = start + tl.arange(0, BLOCK)

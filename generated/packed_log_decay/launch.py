@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  df7cce4b79e8a1b5
-#   text hash     07a930ef8f1c21f7
+#   content hash  e9a1549c2ad56e0f
+#   text hash     e1c54090260c4ddb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

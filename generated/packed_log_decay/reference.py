@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bd103d8dbeb8d517
-#   text hash     3d170a7082071bcf
+#   content hash  77ae6acc05ee0950
+#   text hash     d00eee340d245bfc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9e2dcf498b7361f9
-#   text hash     e0b6ea5f192c461c
+#   content hash  766084e78eed3741
+#   text hash     0d2780e24da0d76a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

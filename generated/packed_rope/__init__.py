@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ac3b872d35270c5f
-#   text hash     eda613f6ac8f4630
+#   content hash  bdffa18deb3f3b9c
+#   text hash     7cfe3473c2002fed
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

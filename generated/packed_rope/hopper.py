@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6bcc7388eb60d523
-#   text hash     3bd87e0a7488ab15
+#   content hash  a48df7700ab5623d
+#   text hash     b208202fb4050529
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9a6d03ab446bd163
-#   text hash     e92dbe03d5d34844
+#   content hash  a63156f6a8c34c44
+#   text hash     a9d20b19cdda76ca
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  54266640720ec990
-#   text hash     b56d7e0331ed7596
+#   content hash  9ec70404cd002026
+#   text hash     b51855976ba6a6b0
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

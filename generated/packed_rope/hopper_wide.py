@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a1f531484e5bf15f
-#   text hash     bb27f4b747bff586
+#   content hash  a403952fb21555f9
+#   text hash     2231f4cb6f8fcedc
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

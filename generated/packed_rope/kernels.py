@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9c888077fcecf50f
-#   text hash     ab9b7eda7e001071
+#   content hash  600640e82d919781
+#   text hash     5e70542cbbd8ca82
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 
@@ -476,7 +476,7 @@ def forward(
                 acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True, tail=True
             )  # fmt: skip
         for j in tl.range(first, inner):
-            i = first + inner - 1 - j  # backwards from the diagonal
+            i = first + inner - 1 - j  # descending from the diagonal
             k_start = i * BLOCK_N
             mixed = i >= full_last
             acc, m, l = attend(

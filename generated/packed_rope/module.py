@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4ea70d6c98f42462
-#   text hash     04e3e1fa8a37b5f7
+#   content hash  57275935e4ad55cf
+#   text hash     569f2bb2a305f10f
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

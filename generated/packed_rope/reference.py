@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1b0bb64e0a347006
-#   text hash     27c28ae7081a434b
+#   content hash  a824213722cb38a9
+#   text hash     0fe5795d83dea419
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

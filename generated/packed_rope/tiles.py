@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2b95c56c81c83ce3
-#   text hash     2cfde07b97c2da08
+#   content hash  461f5e277c2d8900
+#   text hash     1886c8861e4a53e9
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

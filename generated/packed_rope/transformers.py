@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5bad313a78db5a04
-#   text hash     809e438597cb1014
+#   content hash  0e39024b651cef02
+#   text hash     0f32df16ea64935e
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

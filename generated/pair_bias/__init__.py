@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8f6aba566df64269
-#   text hash     0d1f81550fbe795d
+#   content hash  e7d4738b1b2af949
+#   text hash     46c3aeb98feaf445
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

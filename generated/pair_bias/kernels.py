@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fc12e886a6cc2b9b
-#   text hash     ad260a6e6b22225a
+#   content hash  96ed7464421c52cc
+#   text hash     c64b859bb1d9c1cf
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4bb37381d607ada7
-#   text hash     4251842d99b26d2a
+#   content hash  8015a1347f18307e
+#   text hash     9bbd929b4d02129d
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  35efc7235ead66ce
-#   text hash     bc3ed5eccfa8fcf7
+#   content hash  3c918f108d0aceec
+#   text hash     0fd8848c9e13ad79
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a30e023e288c7fe1
-#   text hash     2c512402ef4dfba7
+#   content hash  03fb984ace2782ff
+#   text hash     8b40a70fdb109c40
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

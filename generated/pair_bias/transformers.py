@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  97a9e93d161c0d15
-#   text hash     d58db567a5af513d
+#   content hash  68a07cbf7526bf49
+#   text hash     a7efdd6b2f402d89
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

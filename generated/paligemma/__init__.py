@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d02b828a9dc9a914
-#   text hash     3f6e8b6061537cef
+#   content hash  3525b5cc2249e4d8
+#   text hash     389a5410ea67c658
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b435cbdf8b60f7e1
-#   text hash     6f36f124d33472a0
+#   content hash  f3ab23a00a331c34
+#   text hash     49aaad5bb7be89a3
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

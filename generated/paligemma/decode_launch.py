@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  61ada31b6841687c
-#   text hash     833fa4b7af4a5303
+#   content hash  7ba9a26d7d605dd9
+#   text hash     1937673d7c46b8be
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

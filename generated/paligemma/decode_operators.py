@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f4757f5386cec82e
-#   text hash     ee5f79ea256e6633
+#   content hash  8e6295e8faa731d4
+#   text hash     6229318f363d1d22
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

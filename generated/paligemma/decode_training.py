@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8fda9e5c9e54d2a1
-#   text hash     43cf98b1a60cb5f3
+#   content hash  ce0d2e1b1d88f87c
+#   text hash     a1dea398f1fc1941
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f402beea13be087d
-#   text hash     6a625050d1129550
+#   content hash  1c9a0bc6be0db983
+#   text hash     8b5a2714c811fc80
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

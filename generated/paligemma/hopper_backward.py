@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  35fe8ed87062c30e
-#   text hash     580e0369698a36e4
+#   content hash  56f6bf246038a077
+#   text hash     ac756b373a6e1a9d
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

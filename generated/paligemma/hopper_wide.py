@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e2dae3c8d6a2c3e9
-#   text hash     117aa6a9c2d7e96a
+#   content hash  3074a534da6b9816
+#   text hash     60ee024e9e6df7ae
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

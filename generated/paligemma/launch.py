@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d3b40e1a6d434c77
-#   text hash     4d7ff68fa4dd92f8
+#   content hash  2a1f7628af338905
+#   text hash     49b69848981c9b9b
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d8afdefd3f9109a9
-#   text hash     591ab6744bf28bf9
+#   content hash  ca5bd6bfe5f5a696
+#   text hash     8bc2e9491a967a23
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

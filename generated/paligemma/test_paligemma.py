@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d0a03b34bc425e03
-#   text hash     339725a30b47f471
+#   content hash  c5d0ceb16d24457f
+#   text hash     89834be2210fcdae
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

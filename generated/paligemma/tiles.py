@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3eb12a49936885b1
-#   text hash     a90c32ad18d4b84b
+#   content hash  3853255674c61b10
+#   text hash     e7ca4d97664d8ff1
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1bbb89f623000f00
-#   text hash     075f73f62af6252f
+#   content hash  65e105375ee2cdc3
+#   text hash     426e2773689aa888
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

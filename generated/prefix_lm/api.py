@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  df74e5da449d55b3
-#   text hash     d12eccb0e6d70979
+#   content hash  b44e4416bcf10a2b
+#   text hash     062a02a3b72056bc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

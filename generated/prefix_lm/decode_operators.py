@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9b2fa13e7e280d3b
-#   text hash     b664b92a57ce4ab4
+#   content hash  6a8514c4a2ba5d24
+#   text hash     ed7c15adcb1a2800
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

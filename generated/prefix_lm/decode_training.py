@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ed6b1567f169da8a
-#   text hash     a5f703a9146b69d3
+#   content hash  83bf24d88ddc8219
+#   text hash     37875d6b21caf304
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5db036f2a14489dd
-#   text hash     ddf9afca893e60c4
+#   content hash  1d164ef6bd445bab
+#   text hash     6288b4b838ae6c10
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fd111dc5e95b5754
-#   text hash     9c7a22c48a978863
+#   content hash  2bd08c4812fe2da5
+#   text hash     eeffb69cb5cabc4d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

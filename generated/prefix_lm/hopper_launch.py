@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e2a344d2f3e06130
-#   text hash     5e2c0f00c5906598
+#   content hash  a20658d0900ff656
+#   text hash     d3541df509377b30
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

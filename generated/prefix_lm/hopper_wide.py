@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ac4f844facf478ca
-#   text hash     73c076aea9c0de7a
+#   content hash  0cdc02318f4cace1
+#   text hash     d84c9e917f5f5e3f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b028a96a591ebbd1
-#   text hash     5f78231786323af5
+#   content hash  349ca16e9f133763
+#   text hash     f3121208f3c49d50
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

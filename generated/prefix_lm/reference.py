@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ff96aa57157186d5
-#   text hash     6282412ab256e81d
+#   content hash  ec4e562c19791b0c
+#   text hash     b2b7bc39843e1cba
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

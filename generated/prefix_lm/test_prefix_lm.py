@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7e5d2ce356853626
-#   text hash     1e3098e629eca3b9
+#   content hash  54bfbdd42720f8dc
+#   text hash     33424bd5ddd9e5eb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  656e3083fef57076
-#   text hash     1683401a55f6d05a
+#   content hash  49546966c05bbe55
+#   text hash     bc3f70e8acb94f4a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

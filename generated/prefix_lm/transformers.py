@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b7b8da9ddba31676
-#   text hash     496216b6275e3031
+#   content hash  d0f60bb74307e575
+#   text hash     cf5a011e3731be53
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5e9bd660dac19887
-#   text hash     08adf22d5c508f9c
+#   content hash  f9fb8b9ec35569df
+#   text hash     79e854b1878d9f9f
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e0afd686181c40ae
-#   text hash     8dbd0924d059d286
+#   content hash  4e5ca89be7f1f8c8
+#   text hash     a2a1090f095ad227
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  636b0028d343029c
-#   text hash     6628fb92684f0501
+#   content hash  65b412bf0b8c4895
+#   text hash     23aeaa56c37a01b2
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

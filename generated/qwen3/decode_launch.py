@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7ea69b06dba08470
-#   text hash     b9028e2772e27a18
+#   content hash  1ab4e9887e03218d
+#   text hash     df9b7f92f3ef23f8
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  28bc2964ad2cbe23
-#   text hash     a7da23bbd52e755a
+#   content hash  bbb9d8078b5a6fa2
+#   text hash     c364cc00829887ed
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f65b67aecef46b68
-#   text hash     f7df309b6da4aab8
+#   content hash  79a1aa334f0e1b08
+#   text hash     18e07260a662e859
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

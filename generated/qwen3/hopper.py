@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  328785c27b12b8bb
-#   text hash     4f71a83a40ed01db
+#   content hash  21b9bd0c8f5dc62a
+#   text hash     1031acd8982beaa6
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

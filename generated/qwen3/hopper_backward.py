@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  774547c40d3dc57f
-#   text hash     64c62c8e437d40da
+#   content hash  77de1c79a41e0979
+#   text hash     c8a1fd3115bd50a7
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c39e855fff63a9e1
-#   text hash     5a9c01713b9f464f
+#   content hash  8a8172dd0d06f565
+#   text hash     5adfca6e289f711b
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

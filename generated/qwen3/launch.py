@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f66acc44077293bf
-#   text hash     8f9a924604f61bad
+#   content hash  aad66a1020296ae3
+#   text hash     44c4f14cd75efda2
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

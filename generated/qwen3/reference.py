@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4423348a85ed17e5
-#   text hash     5cbc3c2b42ba5614
+#   content hash  902ba8c0adb70ef1
+#   text hash     7a7c231ae946457b
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

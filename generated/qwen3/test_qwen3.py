@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2b82a0d2363fa078
-#   text hash     1172c033d3ba9632
+#   content hash  c016694887257894
+#   text hash     b5a8c3e4b9fe1443
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

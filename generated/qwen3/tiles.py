@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fb3b360caa8ac740
-#   text hash     05db0c27625b9e58
+#   content hash  afdf0c47a7e5308d
+#   text hash     8f332ad8090fe3a5
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

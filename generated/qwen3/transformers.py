@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0042e9f2dfed3449
-#   text hash     e4199f129ec9dcea
+#   content hash  67c9f90add2c3f07
+#   text hash     a912e39ed6f86500
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de21a131d752dec7
-#   text hash     0f3ecd3f64e7450c
+#   content hash  1207e1f79e69d881
+#   text hash     6c08ade68fbd3dda
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

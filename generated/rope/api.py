@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8aa9906fd4ef11aa
-#   text hash     3a3b30c6d40732d8
+#   content hash  df2db8bba6e0e0e3
+#   text hash     015f7c8b4046861e
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

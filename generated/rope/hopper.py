@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4f17f3d6d4b5b9d1
-#   text hash     fc165c13cb32af6b
+#   content hash  b96715b60e23e9b5
+#   text hash     d50478cf774c0f09
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  594f6a082b9520b3
-#   text hash     249160187eacfda2
+#   content hash  b2f661d0bb129c3d
+#   text hash     6db5b122a76913b0
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

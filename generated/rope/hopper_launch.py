@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  43ddc5fb3eb4eefc
-#   text hash     359ea0a1c4e027cf
+#   content hash  45291b1a0c8708db
+#   text hash     5e84682322cdb1a0
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

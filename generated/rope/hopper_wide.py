@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8aa39d602ee3815e
-#   text hash     2a9024b162927a9d
+#   content hash  756f7a63f5ac9229
+#   text hash     5572ab2f9464d1da
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

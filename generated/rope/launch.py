@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  93ce66210b7271d4
-#   text hash     fd647181688781d2
+#   content hash  09b532cd0e89e40d
+#   text hash     62002f44433eb183
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  062a6ac8cd2c67d4
-#   text hash     1548481ccf1bcd77
+#   content hash  6d8932dd0830521d
+#   text hash     0d52a419ce896065
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

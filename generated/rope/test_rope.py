@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  72634a33992ec5c3
-#   text hash     43ab3b40ab1b30ea
+#   content hash  5fff84c4001066ba
+#   text hash     260d08746af984f8
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

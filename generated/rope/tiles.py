@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1b2814087ae4b8fd
-#   text hash     c194522034712107
+#   content hash  0bcca25eb2ce553b
+#   text hash     43d428bd482ef56a
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1c224c69ece9b9be
-#   text hash     e36e568e865a81bc
+#   content hash  bc88ceb38941d711
+#   text hash     393d577d3f5d22eb
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

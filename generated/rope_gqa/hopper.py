@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2159942f6af126d6
-#   text hash     d5fdc94d9fadaa6d
+#   content hash  231e0e4561faf607
+#   text hash     47ad7cb05fb6ccd0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

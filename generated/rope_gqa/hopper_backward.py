@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  414cf16627aaa21c
-#   text hash     640f6f96b133460b
+#   content hash  b00fca8ef004c5fd
+#   text hash     390ee7c559024ea5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

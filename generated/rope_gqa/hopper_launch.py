@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  757f3acc9b82dd46
-#   text hash     fc712656fe0af4df
+#   content hash  1b351fc80053d55a
+#   text hash     270db7d718961a02
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

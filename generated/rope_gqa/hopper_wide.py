@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2a21381e27c4061d
-#   text hash     fe3b3fa394f592c4
+#   content hash  212fa21d726a419d
+#   text hash     e5a3bc105674e07d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cb07f7b96ca4eeb8
-#   text hash     5e674d11b6f37a97
+#   content hash  80e757439c8e1a29
+#   text hash     13d8a30d6475798c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bb154b1bab1ef90b
-#   text hash     e760ebc8fb373707
+#   content hash  f820ca859a0fff36
+#   text hash     a8f732eb8a6aef0c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  29a084b0a5c7425e
-#   text hash     75684ac9be6c887d
+#   content hash  c2dc1254baeb0a03
+#   text hash     a56d92886d4fa694
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

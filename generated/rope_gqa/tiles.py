@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6d6cb2aff0c20856
-#   text hash     00b133ac337b4fa0
+#   content hash  d651dd05e7d6ac63
+#   text hash     a6c292a25cf1f0a7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

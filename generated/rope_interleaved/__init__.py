@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  93bb994240525b34
-#   text hash     7a95f4f8501343f9
+#   content hash  7467afdb2bc77ef8
+#   text hash     f88a415a65a27165
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e06edae32e3d6566
-#   text hash     ce601f2a4ad40835
+#   content hash  db14dd9beb738d37
+#   text hash     ceabd3d804178c2b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  70021cebe098a134
-#   text hash     b8f83ede07acf4ee
+#   content hash  8ccbc7dfefae59df
+#   text hash     2cb29ee86d059da2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

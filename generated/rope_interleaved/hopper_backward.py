@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b485acced8320754
-#   text hash     8e6aa885d9665883
+#   content hash  66d40fc2b06bc42a
+#   text hash     95fbf1683a9ec8f5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

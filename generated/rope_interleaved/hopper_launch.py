@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  15ee54b602ef5688
-#   text hash     5d810d893022ad15
+#   content hash  b9fa40e0d2a4b881
+#   text hash     3075bbe0449d8dd9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

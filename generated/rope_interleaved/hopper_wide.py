@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  03d2902fae2bb1f4
-#   text hash     6d6de1a78b3c6d65
+#   content hash  a50a7008e8384138
+#   text hash     e44ad17f51f8115c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

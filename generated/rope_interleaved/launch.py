@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2edf0b020717db70
-#   text hash     8eea62f9fd445c9e
+#   content hash  d6f710d89baba534
+#   text hash     0cc361326d7489d0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

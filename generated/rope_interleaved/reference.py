@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  14784304c03f9fa1
-#   text hash     48cd83b401d46204
+#   content hash  df7862c6c6589b91
+#   text hash     565cff51510703d0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cfffbb5ee2b53f09
-#   text hash     477d38b9098c2d51
+#   content hash  d7cea856562e9bc0
+#   text hash     01eb20b3a805194c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  39bd7b3b44f4a9f7
-#   text hash     cb8a9307000c8aa7
+#   content hash  c30a35037fb4526b
+#   text hash     5c9e489cb8615d57
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

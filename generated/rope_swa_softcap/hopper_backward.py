@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  041ef4fdedc5b0a5
-#   text hash     74725a392c1eaa82
+#   content hash  b9aeb2a53c710b84
+#   text hash     0261635bfc4c5c24
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  aafc946f2d8f9547
-#   text hash     818c0ce6662bd518
+#   content hash  2e99ae6d1936624f
+#   text hash     22db19ae8feab5c0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d9d8e0f6220d8d5b
-#   text hash     778c31467e094020
+#   content hash  e1d0783f66b48937
+#   text hash     45bd40347cfc3e2f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5b1eac470c65fdb4
-#   text hash     8e004f267a4fd909
+#   content hash  e16b668396a0c2cb
+#   text hash     b089e9bb625e170f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b845d658e9b3927a
-#   text hash     43794ba6bfe7b747
+#   content hash  9e24922af20ef726
+#   text hash     d18def9e1af1a716
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

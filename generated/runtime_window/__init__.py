@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cbcc4ad1389e71dd
-#   text hash     51f1f7174979bf2a
+#   content hash  9c4f49a2c6da1885
+#   text hash     3235ebabb3c245c0
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

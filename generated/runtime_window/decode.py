@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eb6e149a39f0d0b9
-#   text hash     da2e3ff83beeba83
+#   content hash  15b4077d6e853760
+#   text hash     ab4016bd38b0eb33
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3aa8d28110269e80
-#   text hash     7229486acc2505df
+#   content hash  f7447e0822d55e6b
+#   text hash     ff85d889369f3d80
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

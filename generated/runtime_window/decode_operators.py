@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  171656b78d559c94
-#   text hash     82fbc136d32f4882
+#   content hash  ca6c758b38746b22
+#   text hash     664bb7036e38a07f
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

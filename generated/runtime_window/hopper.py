@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5e7dfa6f230b6797
-#   text hash     790f81b98f3f669f
+#   content hash  ee2910cc90cb9300
+#   text hash     e47a548093748c35
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9b6bc7abc05b7d6e
-#   text hash     96d1feae2bdbc090
+#   content hash  4a742cb97d384a30
+#   text hash     2bd2f48996722d7d
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

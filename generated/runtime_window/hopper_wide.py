@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  259c420489e69a2c
-#   text hash     ba9fa7c5ce00d073
+#   content hash  4a08fe55c3abe1f0
+#   text hash     2473eb0c0e11892f
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e85b02bb7663c33e
-#   text hash     dd9b615cf6bf8fef
+#   content hash  c815b78562a31783
+#   text hash     4cf6d5ae3fb060ca
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 
@@ -308,7 +308,7 @@ def forward(
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, in_window, BLOCK_N)
     if BLOCK_DV <= 128:
         for j in tl.range(first, last):
-            i = first + last - 1 - j  # backwards from the diagonal
+            i = first + last - 1 - j  # descending from the diagonal
             k_start = i * BLOCK_N
             mixed = (i < full_first) | (i >= full_last)
             acc, m, l = attend(

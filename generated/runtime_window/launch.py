@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  47374e0cdf4c41d9
-#   text hash     94a1e8dda3abe373
+#   content hash  6dee1803ce1af9b1
+#   text hash     27384a6ea59afcec
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

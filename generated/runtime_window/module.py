@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a9a663b6f7d8078e
-#   text hash     5bdce9c143744383
+#   content hash  871a1df503f1fe24
+#   text hash     3ea368f824785c04
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

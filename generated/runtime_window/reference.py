@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4c949a5f783f59e8
-#   text hash     e9959713307b866c
+#   content hash  b212104cfb8aba07
+#   text hash     1a22c74bf3ce1109
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

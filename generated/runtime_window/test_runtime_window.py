@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  88a40d15d6870fff
-#   text hash     368f05c697151eb4
+#   content hash  b06ec18d1b72456a
+#   text hash     ba381dea4db2170d
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  22ce222abdbac076
-#   text hash     d79ef37b47ea2f14
+#   content hash  ce1f27877d3606e9
+#   text hash     b2210f0818dda600
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

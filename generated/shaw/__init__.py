@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  64747711e773849c
-#   text hash     6583b102d2676e48
+#   content hash  1389e72e6c585079
+#   text hash     590a70cf851dcdf8
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2656222ee9128851
-#   text hash     f9de7a425612aa9d
+#   content hash  2dcb4d7f1ccebb3b
+#   text hash     b40c4173717dd561
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

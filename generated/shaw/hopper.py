@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  61e95c13a3c23b22
-#   text hash     66fee0149d362e5c
+#   content hash  9c2f89d2303d3dfe
+#   text hash     0068e6f03e90dc4a
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

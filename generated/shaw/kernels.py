@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c0bcc2048bf2e950
-#   text hash     bc98ff4e43ab0e58
+#   content hash  b58d90e576ee02e3
+#   text hash     d41695c4638f173c
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

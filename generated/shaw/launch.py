@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0df90ffe573d6a4c
-#   text hash     f39a7d38ab4e4b45
+#   content hash  ffce26cf9c183bf5
+#   text hash     f62b1b47391d0de9
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

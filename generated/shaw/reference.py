@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9c96e6d73e6fc2f7
-#   text hash     eea7e1c2fef4bcd9
+#   content hash  d8155ec52f7367d8
+#   text hash     f28b7d9599a099df
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f49d9b6308265846
-#   text hash     68f7d67ebdbdf327
+#   content hash  e38edcc40a398e3a
+#   text hash     4fa81391b07fe23c
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

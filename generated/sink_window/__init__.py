@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0637c2359c295625
-#   text hash     04f00de4ff23fb0b
+#   content hash  fac3bef91915ad57
+#   text hash     54b912446a09abc6
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0f281f8113ac17e7
-#   text hash     138fb46c0105113b
+#   content hash  86b1452dd9346daa
+#   text hash     839571049ad3f788
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

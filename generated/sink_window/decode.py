@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  006016066ed36a3a
-#   text hash     1346de54865d41f6
+#   content hash  3bab31840c45f8b8
+#   text hash     1e87d89167f94938
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5f610bc09428757b
-#   text hash     12403b8a9424df5b
+#   content hash  b893cfeb897516f7
+#   text hash     89cd7357080f4eb0
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  21ae5cb9af50cee4
-#   text hash     d35c492696f0235b
+#   content hash  7c3be063c56692ac
+#   text hash     60d30227f465bef7
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1404161ede4e3d2d
-#   text hash     a491845bf95ba6be
+#   content hash  352cb392b7ca8adc
+#   text hash     aa0d8b21175d9401
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

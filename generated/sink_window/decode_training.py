@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  621aacf7952949b1
-#   text hash     f5d7ca42ea457b95
+#   content hash  acf10ac310949665
+#   text hash     3dcfb6e1d2175ad5
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

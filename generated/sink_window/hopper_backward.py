@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d9c874eca43c1cbe
-#   text hash     769059958d964189
+#   content hash  cad51f3077944a5c
+#   text hash     b508bcdb2eb52fba
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f9fafecec707773
-#   text hash     1d2e6219ee3fcd05
+#   content hash  2ff4bd6560c2803b
+#   text hash     ac110658edf45f37
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

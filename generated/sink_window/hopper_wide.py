@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f876cf9fe7a9897a
-#   text hash     d20cf1a5434716c5
+#   content hash  61b93ad3bd146fc5
+#   text hash     061cceafbda3c4a1
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

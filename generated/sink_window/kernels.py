@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  85f4d30a92893e13
-#   text hash     0db6c7a0fe9029d6
+#   content hash  06f829f850dfb323
+#   text hash     d44f0280acec4bfe
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 
@@ -313,7 +313,7 @@ def forward(
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, in_window, BLOCK_N)
     if BLOCK_DV <= 128:
         for j in tl.range(first, last):
-            i = first + last - 1 - j  # backwards from the diagonal
+            i = first + last - 1 - j  # descending from the diagonal
             k_start = i * BLOCK_N
             mixed = (i < full_first) | (i >= full_last)
             acc, m, l = attend(

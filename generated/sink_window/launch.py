@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  da7407dc0017ba62
-#   text hash     01addcef76c312ce
+#   content hash  de4bb02d091152f2
+#   text hash     f4edd830d0df558e
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

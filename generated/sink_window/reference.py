@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f4cf111a41f0cbb7
-#   text hash     98d7015c648a02a8
+#   content hash  b967c9903e63563f
+#   text hash     67d23facd3ea55b7
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

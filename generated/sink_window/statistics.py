@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ce62163d18fa0a8d
-#   text hash     7321bb090a982c2a
+#   content hash  7e987d06fc92893f
+#   text hash     bdde28372b7649c2
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4c22f335eaa994f9
-#   text hash     2ea1a9963de82f0a
+#   content hash  4f333b85e3840653
+#   text hash     8dee844105e3cc6e
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c3e22d20a3ecd4d1
-#   text hash     65528930e7610f73
+#   content hash  c02382c8e8d0d45c
+#   text hash     12176855c4f6ed9a
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

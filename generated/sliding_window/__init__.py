@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  717e9984b4b76c1f
-#   text hash     a59caab64ddec571
+#   content hash  80f7aa18da1ec83b
+#   text hash     b93877fa1d37df0d
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8fce4a4ac7baf0ee
-#   text hash     02f8b473698c12a7
+#   content hash  ad8a78764983d47c
+#   text hash     21c07d08da3a0fad
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

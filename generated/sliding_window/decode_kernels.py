@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4491d30dcdbf9162
-#   text hash     7bd6b2875fa4daee
+#   content hash  c682e8621f58f25e
+#   text hash     2f9045a6f6cae831
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fad3a0f1e441639b
-#   text hash     f055a6341db95063
+#   content hash  1c2a5b89273946e3
+#   text hash     89a8cca099ac6596
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

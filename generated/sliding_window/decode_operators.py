@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9333e8f4877b02b3
-#   text hash     fcf8e35c68f92a6e
+#   content hash  90840e4ac43b2e51
+#   text hash     84f82a8dc532de94
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

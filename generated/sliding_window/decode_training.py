@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a3200f9b2e8e5ae3
-#   text hash     e72958d8ab7df0f2
+#   content hash  c08d79b3c5107103
+#   text hash     538cf563ec82036d
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  207b1ce912e20823
-#   text hash     bf4cba951a224020
+#   content hash  3a8abdd5c019e0e7
+#   text hash     6fec681dc2dd4686
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c0a85be1a87e07b3
-#   text hash     774d8a4c81bd3543
+#   content hash  55c5a1e6dfaf4b4c
+#   text hash     8df4f1fd1a3b28e3
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

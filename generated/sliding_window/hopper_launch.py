@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c49c3286c510042f
-#   text hash     e3ed6071c37a2130
+#   content hash  54ba922318a1a9db
+#   text hash     62d1945a709c2b49
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  adb162b5bf068616
-#   text hash     642b09d67e9c1169
+#   content hash  515fab9104accb9a
+#   text hash     bd5c60cd0b007786
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

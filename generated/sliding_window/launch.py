@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bb02a9d89182ba9a
-#   text hash     37581a2e1afb1716
+#   content hash  9cab88dd0dffcaa6
+#   text hash     4242252c6ceb2623
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

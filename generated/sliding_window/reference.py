@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5f49f9289db47036
-#   text hash     9757d95ebbe003ef
+#   content hash  c9ddc8fde6cb6439
+#   text hash     e1351a71d91d109e
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

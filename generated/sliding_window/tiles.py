@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1acaba3e15144ac6
-#   text hash     7c59807dce45ce79
+#   content hash  5bd3a3dd3cc92771
+#   text hash     05c33137ed4b3e6c
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

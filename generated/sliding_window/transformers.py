@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8efc8e624ee2cf99
-#   text hash     e354579d96cc9344
+#   content hash  b2b720cc81201689
+#   text hash     aba457b48ec2f1bd
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

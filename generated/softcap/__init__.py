@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  78ed21db48a0b937
-#   text hash     2a7055f4397436ee
+#   content hash  3c91b8e836db70e2
+#   text hash     bbf11d302c0ba172
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  12fe230db2297fd1
-#   text hash     7bf1269a7d047bbb
+#   content hash  3b12151893491fba
+#   text hash     d53b330b239be687
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

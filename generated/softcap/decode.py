@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  af19cdd9535a2663
-#   text hash     36f8e404563508f0
+#   content hash  159c83256f2d5f32
+#   text hash     698eca71cae9eefc
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5f81ad2a9cd0b730
-#   text hash     ca6546d7b4122cb3
+#   content hash  728978419619ef07
+#   text hash     61821aac90d4ca5e
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2fc7ffffbe9e7426
-#   text hash     b793c7d41500295f
+#   content hash  ea1e0047da6d9bd7
+#   text hash     e305a1b50f114cee
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

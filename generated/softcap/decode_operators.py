@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2aa6c37ceb66a165
-#   text hash     d887d42a0dc59874
+#   content hash  974a6882b0764d39
+#   text hash     0a31c7c162e88103
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

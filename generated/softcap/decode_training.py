@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4f6b486a2e17accf
-#   text hash     fd05a4e06a260ea0
+#   content hash  dfebe3fc56212639
+#   text hash     c7683cefcafc1a7c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

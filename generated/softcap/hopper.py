@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  be84757f9efa1b2a
-#   text hash     ec2f7873e3fe8abb
+#   content hash  eb10c63b6eafcd6a
+#   text hash     c2ef9e52226891d8
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

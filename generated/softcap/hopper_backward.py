@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  58a7563adfcfbbf2
-#   text hash     71d9d3ecd3e6890a
+#   content hash  8d123452a1360847
+#   text hash     ab78b4f4bfbfdf34
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0c670d976816c306
-#   text hash     3e8a6ace0ae7691a
+#   content hash  c69c7f7cb47e94e8
+#   text hash     17467786334cb123
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  62d7326101ce6f06
-#   text hash     0459b07ea3a4f030
+#   content hash  df2dbe4baeb39875
+#   text hash     af2ed4d08a88dcde
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

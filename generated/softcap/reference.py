@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bcca5c41b8758c85
-#   text hash     ccd074531745589c
+#   content hash  bdf5b4f274460bb0
+#   text hash     4065cec791a317aa
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  82007c63c47633d2
-#   text hash     165f0c216437828c
+#   content hash  5d7ca36f531f7548
+#   text hash     c15643541a9cbeb7
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f96e9c36b27e10f6
-#   text hash     326d54f287d1aae3
+#   content hash  94463fdb380fd0f4
+#   text hash     1625664404fdf6c9
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

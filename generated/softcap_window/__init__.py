@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5831f7fc4751182e
-#   text hash     4837ce58a80e2068
+#   content hash  d43caa91be90dd7e
+#   text hash     dea17786ec26b15e
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  787e83817b52e2f1
-#   text hash     9a0295e77f79849e
+#   content hash  5e45431e0a3c7e37
+#   text hash     0fa2552dc6576f68
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

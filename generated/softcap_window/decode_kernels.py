@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4a557a0c1730f90e
-#   text hash     e034abd92868be7a
+#   content hash  a5e8be27e07a5261
+#   text hash     3d1153c93c348d97
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4d7ece5795981bdc
-#   text hash     3a09601d6849ec75
+#   content hash  0e436de8bae4b116
+#   text hash     5ebe5ed453c3a12d
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

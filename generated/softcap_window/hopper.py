@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  484b6a2bb40671a2
-#   text hash     04bc4312209a90d5
+#   content hash  5710d2959ab94938
+#   text hash     b5d2185fbf91cece
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

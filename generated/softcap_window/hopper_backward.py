@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f83790ec74aee21d
-#   text hash     2850c78b31bd2cf1
+#   content hash  ed5d53cb065ba80f
+#   text hash     82dd0f41febe3493
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

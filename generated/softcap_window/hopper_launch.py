@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  295dcbd27bba2a59
-#   text hash     a6c84b0596a7be9f
+#   content hash  b51455f95aae779d
+#   text hash     146b471e138271d2
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  78223da1a6799627
-#   text hash     2ff38d9d901dddf4
+#   content hash  1b32f2f49de3b231
+#   text hash     c4f5358be0d4175e
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

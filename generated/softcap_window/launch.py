@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6d90a67a08f690b7
-#   text hash     7f4b44c735a7f0c5
+#   content hash  15cf1ab907d1e83f
+#   text hash     fc9d5a956abdcdd2
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b7e170b6a5471c4c
-#   text hash     0eeabc599b8c3512
+#   content hash  495c5194e4d4ca91
+#   text hash     3ccffb15b92fbd7b
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

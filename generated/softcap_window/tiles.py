@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  757c3861ff8af66b
-#   text hash     4fe6ac3661352b6a
+#   content hash  35412d6966aa95c5
+#   text hash     cc21f7f8a94a9920
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

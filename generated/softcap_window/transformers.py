@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8b453831fbd1df66
-#   text hash     1905ca3043c85678
+#   content hash  26be8d972a7db820
+#   text hash     547bcc3219850467
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  72763273701492d9
-#   text hash     2c74fa1c35f367a6
+#   content hash  7952321983cfaeaf
+#   text hash     1ac0a52b9bf5be0f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  04c6d7ba814b3c30
-#   text hash     e8f08a427481b0d8
+#   content hash  49cb7360e4fc0cd0
+#   text hash     9ba83d5dde6af4a1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

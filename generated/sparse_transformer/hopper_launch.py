@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  62ad8a0686720a52
-#   text hash     3af759eb95c4863b
+#   content hash  66f0bb86c55b228c
+#   text hash     42959dc8c08c7327
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  04d044f31257bcbc
-#   text hash     eb5adcbc126558b7
+#   content hash  2ebcb70cfcafbc15
+#   text hash     8345a9969ccf9da1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c5db177b0caf55ac
-#   text hash     bfb3e47baffefefd
+#   content hash  e252917434a65130
+#   text hash     9680e72cc6be0f24
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 
@@ -316,7 +316,7 @@ def forward(
     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
     if BLOCK_DV <= 128:
         for j in tl.range(first, last):
-            i = first + last - 1 - j  # backwards from the diagonal
+            i = first + last - 1 - j  # descending from the diagonal
             k_start = i * BLOCK_N
             mixed = (i < full_first) | (i >= full_last)
             acc, m, l = attend(

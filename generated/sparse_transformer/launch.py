@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  77400a8a5edfacd9
-#   text hash     78fda6f9942b81d5
+#   content hash  d6f3b8b4159c90dd
+#   text hash     333236d2db2e7ec6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  92d559df178a313c
-#   text hash     e3c471f56fdaf88d
+#   content hash  69f224390e0b8d5b
+#   text hash     c53bb914b398bb3c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

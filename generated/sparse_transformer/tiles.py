@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3213f939386a1a01
-#   text hash     647486991ff6a439
+#   content hash  6905cdc796f7e70d
+#   text hash     50f5514e6bb703a2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

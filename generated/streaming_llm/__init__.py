@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8af2f2b81f916b33
-#   text hash     f7ad732656f3012b
+#   content hash  e15616e788427941
+#   text hash     d502c635aad8b336
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3004ad4bda42870a
-#   text hash     66ad1fb8e36f7c28
+#   content hash  eb9d7e0e15fe55cb
+#   text hash     062e3073d892b768
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  633cf659911c0606
-#   text hash     c60bdea5f1efd911
+#   content hash  857651e7f810674d
+#   text hash     4dd2b6a5051f5b5c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b175dd805290330a
-#   text hash     7000e6ac988796f7
+#   content hash  2dcbb7b408d0d42a
+#   text hash     d22bead185a0ac03
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d601746321837d3f
-#   text hash     84919c9d5bd245fe
+#   content hash  b2bfb30081d5e630
+#   text hash     97494991b5147bd8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

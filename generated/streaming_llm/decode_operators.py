@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c4cc86eb34f238ed
-#   text hash     90515e153e6d737e
+#   content hash  73559b89abb8be40
+#   text hash     682dc18847d9299d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e8a049b5ea2faac5
-#   text hash     02cb3e55b3e122ee
+#   content hash  f6a3f99bf14c7ea6
+#   text hash     0b937ff44cda2340
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

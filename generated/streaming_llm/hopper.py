@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8e9eeffe3821f77b
-#   text hash     5d46510e4977d83f
+#   content hash  a1afba6126f19c54
+#   text hash     1829d676769e2ab2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

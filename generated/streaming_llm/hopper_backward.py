@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2f51b6cc4ca78b6d
-#   text hash     a36e53e292c11be5
+#   content hash  386024903c40c5bf
+#   text hash     2f46d4bae89bc2ff
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

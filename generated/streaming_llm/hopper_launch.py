@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  334873aef7f55129
-#   text hash     19311309a6ebbd2a
+#   content hash  7c3408cbafb8ebda
+#   text hash     2e72c0e6e3cbd30e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

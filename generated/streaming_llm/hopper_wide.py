@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  81f5fea01d5546a7
-#   text hash     c84178c1cc5feb91
+#   content hash  2aec6b06a78c000a
+#   text hash     c1853eb63f9a66b7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

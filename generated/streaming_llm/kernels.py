@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ba238a3c5dd9e6b1
-#   text hash     c150d8afce0c11c2
+#   content hash  a3ef9c126ba0f4da
+#   text hash     814e6f98430d8c14
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 
@@ -324,7 +324,7 @@ def forward(
         first, full_first, full_last, last = key_tiles(span, q_first, q_last, k_len, BLOCK_N)
         if BLOCK_DV <= 128:
             for j in tl.range(first, last):
-                i = first + last - 1 - j  # backwards from the diagonal
+                i = first + last - 1 - j  # descending from the diagonal
                 k_start = i * BLOCK_N
                 mixed = (i < full_first) | (i >= full_last)
                 acc, m, l = attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  69b18b5746a1e392
-#   text hash     64d10a895b9dd4bc
+#   content hash  167ec7162c8160dd
+#   text hash     783e7092f7e438d0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

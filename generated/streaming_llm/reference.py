@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  92f82cad407d199a
-#   text hash     7b0202d01918f7f9
+#   content hash  385eb964d868559b
+#   text hash     4a204c966649a088
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

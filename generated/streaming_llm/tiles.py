@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0570454435b5d99f
-#   text hash     b5a453cc2e4354a4
+#   content hash  737a554937c4a414
+#   text hash     33f36653114a4d70
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  69a92e4e8629eab3
-#   text hash     88a5f7970bc559c8
+#   content hash  ab863d238bff910a
+#   text hash     1ab95a9ca852c898
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3b005ecb939cd97d
-#   text hash     ed8db32397f3a1fb
+#   content hash  8c782871d25ab5c9
+#   text hash     aa4247118097ea62
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3a0c36728d89ffa9
-#   text hash     41f0db0ef533cf81
+#   content hash  bed344e7d7409ece
+#   text hash     4d0e3d8b69a6e41c
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  256f0dbd49797804
-#   text hash     800f02ac2a4d0077
+#   content hash  c41f3353d17862c0
+#   text hash     7cacdc37834c4ebb
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

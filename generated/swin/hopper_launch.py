@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b3d0ff7c7d15d5d2
-#   text hash     8910c027ba4fb562
+#   content hash  8080b205520aeaf8
+#   text hash     c53d1dc13380dd3b
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9165318362dcd54c
-#   text hash     6bc7e91a475459da
+#   content hash  d2b4446f13e48c63
+#   text hash     0d8eb8fd63d86b54
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

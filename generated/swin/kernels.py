@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3f37bbabbc3b4021
-#   text hash     ef90057ccb84cee3
+#   content hash  e4641312d1a8ed1a
+#   text hash     4170a1fd6be9dcbb
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

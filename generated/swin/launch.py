@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d1d6fe73b175f035
-#   text hash     630f720eca1ef8fc
+#   content hash  ab230400a10fab08
+#   text hash     35150d95e2727769
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5242a9c578d07ab1
-#   text hash     2aba416fe61fdba6
+#   content hash  2f70d446dd68b9b2
+#   text hash     a0a598d9e6cf02a4
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1d38d276bed89d77
-#   text hash     37d416fd407011fb
+#   content hash  b726114cf35aee36
+#   text hash     a7e45ca1888bb705
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

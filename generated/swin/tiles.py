@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  36cfd97bcda27883
-#   text hash     15472655ba116afc
+#   content hash  e41efed291040f10
+#   text hash     575110fb894207a2
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

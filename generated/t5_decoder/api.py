@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  61f98c0995535610
-#   text hash     1d439b76fe0e5bd5
+#   content hash  1ea0bac757373d04
+#   text hash     798080f23cfaceb5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

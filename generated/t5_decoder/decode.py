@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  632f775f1dc466db
-#   text hash     7db4f73a876df3a3
+#   content hash  bb0684b754d69743
+#   text hash     34b34af8caa44305
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

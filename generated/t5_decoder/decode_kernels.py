@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7b80eb4bf800f46f
-#   text hash     d53bd220a6625114
+#   content hash  4924806def641087
+#   text hash     ac74df4f6d84caef
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7e2903469392924b
-#   text hash     b74ca8141c4aab83
+#   content hash  45d0e6f171a80bf9
+#   text hash     2c3153870b2d6c3e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

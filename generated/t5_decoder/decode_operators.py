@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3d46cf6c8332c5f9
-#   text hash     5211ea30b27628d4
+#   content hash  8c07546f5c583acf
+#   text hash     ae792637a6425d26
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4390ba0797d093f4
-#   text hash     10866aedca79d030
+#   content hash  c951b1fb3b9c2b26
+#   text hash     34cd41b6121bb5fd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  91cab86c23a4699a
-#   text hash     2e10e69845c409e3
+#   content hash  e6b79cc4166bf7bf
+#   text hash     bd1ef2ab3b3cf6c6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

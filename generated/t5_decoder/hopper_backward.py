@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e31afdd4346b200a
-#   text hash     f15e7568ed54db0a
+#   content hash  2d4d7b969bfdc50a
+#   text hash     7d0686333d0e65e0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

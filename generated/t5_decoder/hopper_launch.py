@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5b5efe305aa768a7
-#   text hash     35acbda1ad2c2ab4
+#   content hash  bd33e6846b65f63a
+#   text hash     04711425196f54cf
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

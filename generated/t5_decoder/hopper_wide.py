@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d1df34b9068dbf19
-#   text hash     3ec70186db20d0ae
+#   content hash  18514438cc55ce8d
+#   text hash     7de05333c9c2f6d0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  df173c8c8a051211
-#   text hash     44052b8b53da7e7a
+#   content hash  08fdcefc5df5bd80
+#   text hash     51297f8c483e1092
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a85c2068ec548015
-#   text hash     73611b9369df47b8
+#   content hash  cc43f8d7c5fd93a0
+#   text hash     a6b3ace008cb7ea2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  29efd98c1ece3cdb
-#   text hash     59da66c4a429b96a
+#   content hash  3f92e905338c2ada
+#   text hash     95b1380a2cf854ef
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  04845b40cfd53821
-#   text hash     219337c6823546e3
+#   content hash  7934d1713dd95785
+#   text hash     64e440340b670c80
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0018be66ff5d37d1
-#   text hash     c615c084b02d25aa
+#   content hash  f7012ac7929c5ba3
+#   text hash     d419aece7eeb5418
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

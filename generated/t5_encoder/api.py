@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8dce4d616967140c
-#   text hash     bea115e041caa6e3
+#   content hash  d8c0ed04aa8e12a1
+#   text hash     60e2b5beba780400
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fc99401d10942daa
-#   text hash     3b4ae010f32da3e3
+#   content hash  d4ab3f869885c36c
+#   text hash     0c4b864cba548094
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

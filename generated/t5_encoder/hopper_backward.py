@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c8fe631ad4cd912c
-#   text hash     b5e5b9f0278ae83a
+#   content hash  67237f562b63c2f2
+#   text hash     6a48bcf2749b539f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

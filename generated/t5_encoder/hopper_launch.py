@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  13f1e4ad9e815fa2
-#   text hash     8e3e856f3a273e5a
+#   content hash  1c70ee593b3a8cb0
+#   text hash     bca42d8e71386541
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

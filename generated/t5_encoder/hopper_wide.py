@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  672d713ac8deaa3e
-#   text hash     243283f3897c7530
+#   content hash  4ba7b34cd4e11043
+#   text hash     6f88a4c36519b8b1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  29ff66de3ac2812c
-#   text hash     d0ee283ddf197f74
+#   content hash  607c3a43e491a8e0
+#   text hash     8154dfe16bfdb62c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

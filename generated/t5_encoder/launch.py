@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  178145b317e60753
-#   text hash     37a25609a7f72933
+#   content hash  5e446ff86937d21d
+#   text hash     12c300974b724e03
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

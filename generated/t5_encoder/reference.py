@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  92356445c1752f71
-#   text hash     34cd327f383bdd00
+#   content hash  f9d9172181e0463f
+#   text hash     ed2b36108925178f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8b2c6cb60d8b95dc
-#   text hash     2e0d24f1d19f7df3
+#   content hash  da526991a279e7be
+#   text hash     ba77687d5359cfb2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

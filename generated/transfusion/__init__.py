@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  556848527fe34935
-#   text hash     e9d8b78ef4518b35
+#   content hash  d8e366548ca65000
+#   text hash     9292786a02554276
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

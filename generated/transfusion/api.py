@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2db9bc097e66372f
-#   text hash     8fd80bf7c2f85f4b
+#   content hash  c0fde5a5eb595fb2
+#   text hash     9feb8a65e99f5181
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2c10a398638a4f1e
-#   text hash     80f239c735d7c2c5
+#   content hash  cc45500c62708707
+#   text hash     ea109d71d57b2ca3
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  411eb7229a3ae400
-#   text hash     7b0fe4d5a134a1fd
+#   content hash  e3f3270ae7c3c88e
+#   text hash     88839fe8766c4d92
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1ff5102cc18e6235
-#   text hash     06b0fc3a971c5dd8
+#   content hash  bd034c06fb29bc1e
+#   text hash     5633a27da603becb
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

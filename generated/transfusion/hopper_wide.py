@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bbc775c4cb829471
-#   text hash     2763c6357163ac2c
+#   content hash  6d46866bb00d22e9
+#   text hash     ac7dd81555461c19
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

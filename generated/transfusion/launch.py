@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d50370c7d71a96fa
-#   text hash     f2ccbb6402210c3f
+#   content hash  7b16c15180992bda
+#   text hash     dd411684b14a887d
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f43ad46a52a2ffc1
-#   text hash     24ba27dc35679318
+#   content hash  70ac28940ba1e0e4
+#   text hash     23beaa35569fa09d
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bd4ab8a3955d712d
-#   text hash     38408634307f6b81
+#   content hash  aa180f42d3d293b0
+#   text hash     b8d156273e73cb72
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

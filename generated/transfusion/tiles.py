@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f894d4bf65cf034c
-#   text hash     ba136d835c27ebf8
+#   content hash  6b8451a53644e3f4
+#   text hash     e35ca75860820c7c
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

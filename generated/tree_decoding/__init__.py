@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  da4fbab28970d4d9
-#   text hash     e2458e115cd82734
+#   content hash  0e8d59ccc125a79e
+#   text hash     57e31b3b544bc319
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

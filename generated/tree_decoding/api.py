@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d5a23439d20e096f
-#   text hash     423edffa0d9986ff
+#   content hash  a1554dfd71fe3195
+#   text hash     9c0e12693e2b4ce1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

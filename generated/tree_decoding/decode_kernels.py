@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d044017206a5b69a
-#   text hash     6201a3da8d0464e2
+#   content hash  64d1c0ec8ebd6ad7
+#   text hash     fd1e823433132dd4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

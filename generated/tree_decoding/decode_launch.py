@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fba067367957f891
-#   text hash     59dc52fdec5cc3bd
+#   content hash  cebd2fc66c543d3d
+#   text hash     cc087b8d8a6221e6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  71cb2e1293372192
-#   text hash     b726cac7f18eeeea
+#   content hash  4649ef29eeac5f70
+#   text hash     8138b8e18646e04e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

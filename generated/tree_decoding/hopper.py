@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e80c25c750c3e021
-#   text hash     d0b96c9b37f95d9d
+#   content hash  cd2ca491a0ab01dd
+#   text hash     5197e86ac7055957
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  171e90076e42e705
-#   text hash     833258b82de20aec
+#   content hash  1ed64d68ef8b65d7
+#   text hash     3e3d8bde7eac5214
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4d30cb2ac57634ae
-#   text hash     17f4358ce2ff27e5
+#   content hash  3c964bc84af884cc
+#   text hash     9bf964afb8ae040e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4deb25bfbf8109e3
-#   text hash     6ff4a271f91e6aa6
+#   content hash  b39070ea9bd298c8
+#   text hash     b7a00ddea6448d5d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4b8a6bc2c02a6e67
-#   text hash     557ae0a796e21437
+#   content hash  a86e971e14dbfbe7
+#   text hash     ee772e168d58a7a8
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9dffef97e2b4e3ae
-#   text hash     f8f08aa1a526ad80
+#   content hash  882ee67c8f905c9b
+#   text hash     ca6879f61d28b83f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

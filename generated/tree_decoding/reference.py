@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cf5ecb401022bcdc
-#   text hash     727c7af8c2c9242c
+#   content hash  409f9796fc564fbb
+#   text hash     9b7029eb383d7068
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f5fc1b3bd80e24c0
-#   text hash     0a242a0dc53208dc
+#   content hash  c3da14221d793caa
+#   text hash     eb4d9dd5f4051705
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7e02d14f253df43f
-#   text hash     956dbf8656aab31a
+#   content hash  1c53a93ef512e2c2
+#   text hash     17d080e4961ee8d1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -114,7 +114,7 @@ class Loops:
             Statement("mixed", mixed),
         )
         if self.backwards:
-            tile = (Statement("i", f"first + {end} - 1 - j", label="backwards from the diagonal"), *tile)
+            tile = (Statement("i", f"first + {end} - 1 - j", label="descending from the diagonal"), *tile)
         call = self.step("mixed", "False")
         body: tuple[Block, ...] = (*needed(tile, call.reads), call)
         loop = Loop("j" if self.backwards else "i", "first", end, body, self.stages)

@@ -1,4 +1,4 @@
-"""Renders a variant and holds its kernels against its reference, forward and backward."""
+"""Renders a variant and compares its kernels with its reference, forward and backward."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ERRORS = ROOT / "build" / "demo" / "errors.jsonl"
 
 
 def main() -> None:
-    """Renders, checks, and prints each error beside its limit."""
+    """Renders the package, checks it, and prints each error next to its limit."""
     render()
     gpu = torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
     where = f"on {torch.cuda.get_device_name()}" if gpu else "on the CPU, in Triton's interpreter: small shapes"
@@ -27,7 +27,7 @@ def main() -> None:
     ERRORS.unlink(missing_ok=True)
     os.environ["ATTNFORGE_ERRORS"] = str(ERRORS)
     sys.path.insert(0, str(OUT.parent))
-    # the generated suite brings its own inputs and its own rule of acceptance
+    # the generated suite has its own inputs and its own error limits
     suite = importlib.import_module(f"generated.{VARIANT}.test_{VARIANT}")
     cases = suite.CASES[:: max(1, len(suite.CASES) // 6)] if gpu else suite.CASES[:3]
     for case in cases:
@@ -36,16 +36,16 @@ def main() -> None:
         for line in read()[told:]:
             title, name = line["test"].removeprefix(VARIANT).strip().rsplit(" ", 1)
             print(f"{title:54} {name:7} {line['error']:9.1e} {line['limit']:9.1e}  {line['row']:.2f}", flush=True)
-    print("\n`error` and `limit` are maxima over the tensor; `rows` is the worst row's error, 1.00 being its limit.")
-    print(f"All {len(read())} results are within their limits.\n\nWhat to type next:")
-    print("  .venv/bin/attnforge list                               variants and terms that ship")
+    print("\n`error` and `limit` are maxima over a tensor; `rows` is the worst row's error, divided by its limit.")
+    print(f"All {len(read())} results are within their limits.\n\nNext steps:")
+    print("  .venv/bin/attnforge list                               shipped variants and terms")
     print(f"  .venv/bin/attnforge explain {VARIANT} --shape 4096,4096")
     print("  .venv/bin/attnforge new mine                           a starter spec in specs/mine.yaml")
-    print("  .venv/bin/attnforge test specs/mine.yaml               its kernels against its reference")
+    print("  .venv/bin/attnforge test specs/mine.yaml               compare its kernels with its reference")
 
 
 def render() -> None:
-    """Writes the package and tells where."""
+    """Writes the package and prints where it is."""
     from attnforge.language import spec
     from attnforge.render import emit
     from attnforge.render import render as renderer
@@ -63,7 +63,7 @@ def render() -> None:
 
 
 def read() -> list[dict[str, Any]]:
-    """What the suite has noted so far."""
+    """The errors that the suite has recorded so far."""
     return [json.loads(line) for line in ERRORS.read_text().splitlines()] if ERRORS.exists() else []
 
 

@@ -1,11 +1,11 @@
-"""Generates text with a paged cache and continuous batching, by a small model with random weights.
+"""Generates text with a small model with random weights, using a paged cache and continuous batching.
 
-Sequences join as soon as there is a place and there are pages for them, and give both back when they leave. A step
-takes new tokens of all of them at once: a chunk of a prompt from some, one token from others. Greedy tokens are those
-that the model without a cache would give, which is held in the end.
+Sequences join as soon as a place and enough pages are free, and release both when they finish. A step processes new
+tokens of all running sequences at once: a chunk of the prompt for some, one token for others. Decoding is greedy; at
+the end the script checks that the model generates the same tokens without a cache.
 
-python examples/generate.py            on a GPU where there is one, else in Triton's interpreter
-python examples/generate.py --graph    on a GPU: steps without prompts are replays of one CUDA graph
+python examples/generate.py            on a GPU if there is one, else in Triton's interpreter
+python examples/generate.py --graph    on a GPU: steps without prompts replay one CUDA graph
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ TEXTS = (
     "A step takes all there is:",
     "They come and go.",
 )
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # of a layer, over q (T, Hq, D), k and v (T, Hkv, D)
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # of a layer's index, q (T, Hq, D), k and v (T, Hkv, D)
 
 
 class Block(nn.Module):
-    """A layer: attention, then two matrices with a nonlinearity between them."""
+    """A layer: attention, then a feed-forward network."""
 
     def __init__(self, heads: int, kv_heads: int, width: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Block(nn.Module):
         self.qkv = nn.Linear(size, sum(self.split) * width, bias=False)
         self.out = nn.Linear(size, size, bias=False)
         self.wide = nn.Sequential(nn.Linear(size, 4 * size), nn.GELU(), nn.Linear(4 * size, size))
-        for matrix in (self.qkv, self.out):  # so large that tokens hang on all those before them
+        for matrix in (self.qkv, self.out):  # so large that tokens depend on all earlier ones
             nn.init.normal_(matrix.weight, std=2 / size**0.5)
 
     def forward(self, x: Tensor, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
@@ -70,7 +70,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """The likeliest next token behind each of some (T,), which are of as many sequences as `attend` takes them for."""
+    """Predicts the token after each of the tokens (T,); `attend` knows which sequences these belong to."""
 
     def __init__(self, layers: int, heads: int, kv_heads: int, width: int) -> None:
         super().__init__()
@@ -89,10 +89,10 @@ class Model(nn.Module):
 
 @dataclass
 class Request:
-    """A sequence to go on with: its prompt, what was generated so far, and the pages that hold its keys and values."""
+    """A sequence to continue: its prompt, the tokens generated so far, and the pages of its keys and values."""
 
     tokens: list[int]
-    wanted: int  # tokens, the prompt's included
+    wanted: int  # total number of tokens, including the prompt
     prompt: int = field(init=False)
     cached: int = 0  # tokens whose keys are in the cache
     pages: list[int] = field(default_factory=list)
@@ -104,18 +104,18 @@ class Request:
 
 
 class Step(NamedTuple):
-    """What the model takes for one step: new tokens, one of each place or cut by `cuts`."""
+    """The model's input for one step: new tokens, one for each place or delimited by `cuts`."""
 
     tokens: Tensor
     positions: Tensor
-    slots: Tensor  # where their keys go
+    slots: Tensor  # of the cache, for their keys and values
     seq_lens: Tensor
     cuts: Tensor | None = None
     longest: int = 1
 
 
 class Engine:
-    """Generates with a cache of pages that sequences share; `places` is how many run at once."""
+    """Generates with a cache of pages that sequences share; `places` is the number of sequences that run at once."""
 
     def __init__(
         self,
@@ -140,28 +140,28 @@ class Engine:
         self.replay: Callable[[Step], Tensor] | None = None
 
     def run(self, requests: Sequence[Request]) -> None:
-        """Generates all that is asked for."""
+        """Runs all requests to their end."""
         self.waiting.extend(requests)
         while self.waiting or any(self.running):
             self.join()
             self.step()
 
     def join(self) -> None:
-        """Gives free places, and all the pages that they will need, to those that have waited longest."""
+        """Assigns free places to the requests that have waited longest, with all the pages that they will need."""
         for place, there in enumerate(self.running):
             if there is not None or not self.waiting:
                 continue
             count = -(-self.waiting[0].wanted // self.page)
             if count > len(self.free):
                 if not any(self.running):
-                    raise ValueError(f"a sequence wants {count} pages, and there are {len(self.free)}")
-                return  # no other overtakes it: it would wait for ever
+                    raise ValueError(f"a sequence needs {count} pages, but there are only {len(self.free)}")
+                return  # no other request may overtake it, or it could wait forever
             one = self.running[place] = self.waiting.popleft()
             one.joined, one.pages = self.steps, [self.free.popleft() for _ in range(count)]
             self.page_table[place, :count] = torch.tensor(one.pages, dtype=torch.int32)
 
     def step(self) -> None:
-        """Takes new tokens of all sequences through the model, and adds what it says to those that are complete."""
+        """Runs new tokens of all sequences through the model; sequences without pending tokens get the next one."""
         new = [0 if one is None else min(len(one.tokens) - one.cached, self.chunk) for one in self.running]
         last = [sum(new[: place + 1]) - 1 for place in range(len(new))]
         if max(new) == 1:
@@ -184,7 +184,7 @@ class Engine:
                 self.running[place] = None
 
     def gathered(self, new: Sequence[int]) -> Step:
-        """So many new tokens of each place; those of an empty place are nobody's, and have no slot."""
+        """The given number of new tokens of each place; those of an empty place are dummies without a slot."""
         tokens, positions, slots, lengths = [], [], [], []
         for one, count in zip(self.running, new, strict=True):
             at = range(one.cached, one.cached + count) if one else [0] * count
@@ -200,7 +200,7 @@ class Engine:
         return Step(*long, seq_lens, cuts, max(new))
 
     def forward(self, step: Step) -> Tensor:
-        """The likeliest next token behind each of the new ones."""
+        """The predicted token after each of the new ones."""
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             turned = {"cos": self.cos, "sin": self.sin}
@@ -220,7 +220,7 @@ class Engine:
         return self.model(step.tokens, attend)
 
     def replayed(self, step: Step) -> Tensor:
-        """The same by a CUDA graph, which the first such step makes: it reads tensors that each step fills in anew."""
+        """The same with a CUDA graph, captured by the first such step; each one overwrites the tensors it reads."""
         if self.replay is None:
             held = Step(*(x.clone() for x in step[:4]))
             self.forward(held)  # compiles
@@ -239,7 +239,7 @@ class Engine:
 
 
 def without_cache(model: Model, angles: tuple[Tensor, Tensor], tokens: Sequence[int]) -> list[int]:
-    """The likeliest next token behind each one of a sequence, all of it attended to at once."""
+    """The predicted token after each token of a sequence, from one call of attention over all of it."""
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attention(q[None], k[None], v[None], cos=angles[0], sin=angles[1])[0]
@@ -248,15 +248,15 @@ def without_cache(model: Model, angles: tuple[Tensor, Tensor], tokens: Sequence[
 
 
 def angles_of(positions: int, width: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of rotary embedding."""
+    """Cosines and sines of the rotary embedding."""
     speeds = 10000.0 ** (-torch.arange(0, width, 2, device=DEVICE) / width)
     angles = torch.arange(positions, device=DEVICE)[:, None] * speeds
     return angles.cos(), angles.sin()
 
 
 def shown(requests: Sequence[Request], console: Console) -> None:
-    """Prints what became of each request."""
-    table = Table("prompt", "generated", "steps", "pages", title="Random weights say random things")
+    """Prints the result of each request."""
+    table = Table("prompt", "generated", "steps", "pages", title="Random weights generate random text")
     for one in requests:
         text = "".join(LETTERS[token] for token in one.tokens)
         pages = ", ".join(map(str, one.pages))
@@ -266,13 +266,13 @@ def shown(requests: Sequence[Request], console: Console) -> None:
 
 @click.command(help=__doc__.partition("\n")[0])
 @click.option(
-    "--prompt", "prompts", multiple=True, default=TEXTS, help="A text to go on from; several times for several."
+    "--prompt", "prompts", multiple=True, default=TEXTS, help="A text to continue; may be given several times."
 )
-@click.option("--tokens", default=9, show_default=True, type=click.IntRange(1), help="The most to generate of each.")
+@click.option("--tokens", default=9, show_default=True, type=click.IntRange(1), help="Most tokens to generate for each.")
 @click.option("--places", default=3, show_default=True, type=click.IntRange(1), help="Sequences that run at once.")
 @click.option("--pages", default=12, show_default=True, type=click.IntRange(1), help="Pages of the cache.")
-@click.option("--page", default=8, show_default=True, type=click.IntRange(1), help="Tokens of a page.")
-@click.option("--chunk", default=CHUNK, show_default=True, type=click.IntRange(1), help="Tokens of a prompt in a step.")
+@click.option("--page", default=8, show_default=True, type=click.IntRange(1), help="Tokens per page.")
+@click.option("--chunk", default=CHUNK, show_default=True, type=click.IntRange(1), help="Prompt tokens per step.")
 @click.option("--layers", default=LAYERS, show_default=True, type=click.IntRange(1))
 @click.option("--graph", is_flag=True, help="Replay a CUDA graph in steps without prompts.")
 def main(
@@ -288,7 +288,7 @@ def main(
         letters = [LETTERS.index(letter) for letter in text if letter in LETTERS]
         if not letters:
             raise click.UsageError(f"--prompt: expected letters, got {text!r}")
-        # some leave sooner than others
+        # some finish sooner than others
         requests.append(Request(letters, len(letters) + max(1, tokens - 3 * (i % 3))))
     angles = angles_of(max(one.wanted for one in requests), model.width)
     engine = Engine(model, angles, places=places, pages=pages, page=page, chunk=chunk, graph=graph)
@@ -302,13 +302,13 @@ def main(
         raise click.ClickException(str(error)) from None
     shown(requests, console)
     made, lent = sum(map(len, wanted)), sum(len(one.pages) for one in requests)
-    console.print(f"{made} tokens in {engine.steps} steps and {took:.1f} s; {pages} pages were lent {lent} times.")
+    console.print(f"{made} tokens in {engine.steps} steps and {took:.1f} s; {pages} pages served {lent} allocations.")
     if graph:
-        console.print(f"{engine.replays} steps were replays of a CUDA graph.")
+        console.print(f"{engine.replays} steps replayed a CUDA graph.")
     apart = [i for i, one in enumerate(requests) if one.tokens[one.prompt :] != wanted[i]]
     if apart:
-        raise click.ClickException(f"without a cache requests {apart} go on otherwise")
-    console.print("Without a cache the model says the same.")
+        raise click.ClickException(f"without a cache, requests {apart} continue differently")
+    console.print("Without a cache, the model generates the same text.")
 
 
 if __name__ == "__main__":

@@ -47,11 +47,11 @@ SAVE_EVERY = 20
 
 @click.command()
 @click.option(
-    "--steps", type=click.IntRange(min=2), help="Steps of training: 120 of the small size, 1000 of the large."
+    "--steps", type=click.IntRange(min=2), help="Training steps: by default 120 for the small size, 1000 for the large."
 )
-@click.option("--size", type=click.Choice(list(SIZES)), help="Of model and text: small on a CPU, large on a GPU.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="The GPU if there is one.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), help="bfloat16 on a GPU, else float32.")
+@click.option("--size", type=click.Choice(list(SIZES)), help="Model and text; by default small on a CPU, large on a GPU.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="By default the GPU if there is one.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), help="By default bfloat16 on a GPU, else float32.")
 @click.option(
     "--attention",
     type=click.Choice(["ours", "sdpa", "both"]),
@@ -59,15 +59,15 @@ SAVE_EVERY = 20
     show_default=True,
     help="Rendered kernels, PyTorch's own, or both on the same text.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of the model's first weights and of the text.")
+@click.option("--seed", default=0, show_default=True, help="Of the model's initial weights and of the text.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("build/train"),
     show_default=True,
-    help="Folder of all that is written.",
+    help="Output folder.",
 )
-@click.option("--resume", is_flag=True, help="Go on from the checkpoints in the folder.")
+@click.option("--resume", is_flag=True, help="Continue from the checkpoints in the folder.")
 def main(
     steps: int | None,
     size: str | None,
@@ -78,7 +78,7 @@ def main(
     out: Path,
     resume: bool,
 ) -> None:
-    """Train a small decoder with rendered kernels and with sdpa; write losses, their picture and checkpoints."""
+    """Train a small decoder with rendered kernels and with sdpa; write losses, a picture of them, and checkpoints."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         raise click.UsageError("--device cuda: torch finds no GPU here")
@@ -100,17 +100,17 @@ def main(
 
 
 def interpret() -> None:
-    """Has Triton run kernels on the CPU; it heeds this when it is first imported."""
+    """Makes Triton run kernels on the CPU; this has to come before triton is first imported."""
     if importlib.util.find_spec("triton") is None:
         raise click.UsageError("kernels need triton, which exists on Linux; --attention sdpa needs none")
     os.environ["TRITON_INTERPRET"] = "1"
     interpreter.hasten()
-    # numpy tells of what overflows at places that a mask hides
+    # numpy warns about overflows at positions that a mask hides
     warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
 
 
 def load(trainers: Mapping[str, Trainer], out: Path) -> None:
-    """Loads the checkpoints that there are: of two runs the second may not have begun."""
+    """Loads the checkpoints that exist: the second of two runs may not have begun."""
     found = [trainer for trainer in trainers.values() if trainer.path.is_file()]
     if not found:
         raise click.UsageError(f"--resume: no checkpoint of {' or '.join(trainers)} in {out}")
@@ -122,18 +122,18 @@ def load(trainers: Mapping[str, Trainer], out: Path) -> None:
 
 
 def introduce(console: Console, settings: Settings) -> None:
-    """Tells what is trained on what."""
+    """Prints what is trained, and on what text."""
     text, _ = settings.text.draw(1, min(settings.sizes.length, 64), torch.Generator().manual_seed(settings.seed))
     s = settings.sizes
     gpu = settings.device == "cuda"
-    where = torch.cuda.get_device_name() if gpu else "a CPU, where Triton's interpreter is slow: sizes are small"
+    where = torch.cuda.get_device_name() if gpu else "a CPU, where Triton's interpreter is slow, so sizes are small"
     shape = f"{s.layers} layers, {s.width} wide, {s.heads} heads of {s.head_size}, T {s.length}, batch {settings.batch}"
     console.print(f"A decoder of {shape}, {settings.dtype} on {where}", highlight=False)
-    console.print(f"learns to go on with texts such as  {settings.text.written(text[0])}\n", highlight=False)
+    console.print(f"learns to continue texts such as  {settings.text.written(text[0])}\n", highlight=False)
 
 
 def train(console: Console, trainer: Trainer, steps: int) -> None:
-    """Trains up to a step, with a bar, and keeps checkpoints."""
+    """Trains up to a step, with a progress bar, and saves checkpoints."""
     columns = TextColumn(trainer.which), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, TextColumn("{task.description}"), console=console) as progress:
         task = progress.add_task("", total=steps, completed=len(trainer.steps))
@@ -145,7 +145,7 @@ def train(console: Console, trainer: Trainer, steps: int) -> None:
 
 
 def tell(console: Console, trainers: Mapping[str, Trainer], out: Path) -> None:
-    """Prints and writes what came out; exits with 1 if the losses of both differ by more than their noise."""
+    """Prints and writes the results; exits with 1 if the losses of both runs differ by more than their noise."""
     runs = {name: trainer.steps for name, trainer in trainers.items()}
     bounds = next(iter(trainers.values())).settings.text.bounds()
     console.print(table(trainers))
@@ -162,7 +162,7 @@ def tell(console: Console, trainers: Mapping[str, Trainer], out: Path) -> None:
 
 
 def table(trainers: Mapping[str, Trainer]) -> Table:
-    """The last losses and the speed of each run."""
+    """The final losses and the speed of each run."""
     made = Table("attention", "loss", "loss of values", "tokens/s")
     for name, trainer in trainers.items():
         loss, recall = report.last(trainer.steps)
@@ -171,12 +171,12 @@ def table(trainers: Mapping[str, Trainer]) -> Table:
 
 
 def compare(console: Console, runs: report.Runs) -> None:
-    """Says whether the two loss curves are one."""
+    """Prints whether the two loss curves agree."""
     apart = report.difference(runs["ours"], runs["sdpa"])
     verdict = "agree" if apart.within_noise else "DISAGREE"
     console.print(
-        f"ours and sdpa {verdict}: their losses are {apart.mean:.1e} apart, {apart.largest:.1e} at most;\n"
-        f"from one batch to the next a loss changes by {apart.noise:.1e}",
+        f"ours and sdpa {verdict}: their losses differ by {apart.mean:.1e} on average, {apart.largest:.1e} at most;\n"
+        f"from one batch to the next the loss changes by {apart.noise:.1e}",
         highlight=False,
     )
     if not apart.within_noise:

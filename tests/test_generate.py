@@ -63,17 +63,17 @@ def test_the_command_tells_what_became_of_each(generate: ModuleType) -> None:
     done = called(generate, "--prompt", "[b]Why?", "--tokens", "2", "--pages", "3", "--page", "4")
     assert done.exit_code == 0, done.output
     assert "[b]Why?" in done.output and "0, 1, 2" in done.output
-    assert "Without a cache the model says the same." in done.output
+    assert "Without a cache, the model generates the same text." in done.output
 
 
 def test_the_command_tells_of_a_difference(generate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate, "without_cache", lambda model, angles, tokens: [0] * len(tokens))
     done = called(generate, "--prompt", "Why?", "--tokens", "1")
     assert done.exit_code == 1
-    assert "without a cache requests [0] go on otherwise" in done.output
+    assert "without a cache, requests [0] continue differently" in done.output
 
 
 def test_a_cache_that_is_too_small_is_refused(generate: ModuleType) -> None:
     done = called(generate, "--prompt", "Why?", "--tokens", "6", "--pages", "2", "--page", "4")
     assert done.exit_code == 1
-    assert "a sequence wants 3 pages, and there are 2" in done.output
+    assert "a sequence needs 3 pages, but there are only 2" in done.output

@@ -1,4 +1,4 @@
-"""Called by mkdocs: brings pages from outside docs, orders all pages, has links lead where they do in a checkout."""
+"""Hooks for mkdocs: they add pages from outside docs, order all pages, and make links lead to the right pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-# pages whose text stands elsewhere, or under another name
+# pages whose source is outside docs, or has another name
 PAGES = {
     "index.md": "README.md",
     "contents.md": "docs/README.md",
@@ -23,21 +23,21 @@ PAGES = {
     "notes.md": "benchmarks/NOTES.md",
 }
 PROJECT = ["contributing.md", "changelog.md", "notes.md", "license.md"]
-# what a reader of a package looks at; the others are named
+# the files of a package that are shown; the names of the others are listed
 FILES = ["kernels.py", "api.py", "reference.py"]
 LINK = re.compile(r"(?<=\]\()([^)#\s:]+)(?=[#)])")
 ENTRY = re.compile(r"^## (.+)$|^[-|] \[([^\]]+)\]\(([\w/-]+\.md)\)", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Orders the pages as docs/README.md does, and the variants as their own list."""
+    """Orders the pages as docs/README.md does, and the variants as their own list does."""
     variants = ["variants/README.md", *sections("variants/README.md")]
     groups = sections("README.md", {"variants/README.md": variants})
     config.nav = [{"Home": ["index.md", "contents.md"]}, *groups, {"Project": PROJECT}]
 
 
 def sections(name: str, inside: Mapping[str, list[Any]] | None = None) -> list[dict[str, list[Any]]]:
-    """The headings of a list of links, each with the titles and pages below it; `inside`: the lists of some pages."""
+    """The headings of a list of links, each with the titles and pages below it; `inside`: the pages below some."""
     found: dict[str, list[Any]] = {}
     pages: list[Any] = []
     for heading, title, link in ENTRY.findall((ROOT / "docs" / name).read_text(encoding="utf-8")):
@@ -85,7 +85,7 @@ def code(package: Path) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Has links between files of the checkout lead to their pages, and languages of code stand alone."""
+    """Makes links between files of the checkout lead to their pages; strips all but the language from code fences."""
     place = page.file.src_uri
     here = ROOT / origin(place)
 

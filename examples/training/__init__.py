@@ -1,1 +1,1 @@
-"""The parts of examples/train.py: its text, its model, a run of it, and what is told of two runs."""
+"""The parts of examples/train.py: its text, its model, a training run, and the report on two runs."""

@@ -1,4 +1,4 @@
-"""A small decoder whose layers take turns: one looks at what is near, the next one at everything before."""
+"""A small decoder with two alternating kinds of layers: one sees nearby tokens, the other all earlier ones."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Sizes:
     heads: int
     kv_heads: int
     head_size: int
-    window: int  # of the layers that look at what is near
+    window: int  # of the layers that see nearby tokens
     length: int
 
 
 def attentions(which: str) -> tuple[Attention, Attention]:
-    """The attention of near and of far layers: rendered kernels for `ours`, else PyTorch's own."""
+    """The attention of near and of far layers: rendered kernels for `ours`, PyTorch's own for `sdpa`."""
     if which == "sdpa":
         return sdpa.near, sdpa.far
     return attnforge.build(NEAR).attention, attnforge.build("forgetting_transformer").attention
@@ -71,7 +71,7 @@ class Near(Heads):
 
 
 class Far(Heads):
-    """Attention to all that came before, which each head forgets as fast as it chooses at each place."""
+    """Attention to all earlier tokens with a learned decay: each head decides at each token how fast it forgets."""
 
     def __init__(self, sizes: Sizes, attention: Attention) -> None:
         super().__init__(sizes)
@@ -82,13 +82,13 @@ class Far(Heads):
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, width)."""
         q, k, v = self.project(x)
-        # float32 under autocast, too: the kernels add these up over all tokens
+        # float32 even under autocast: the kernels sum these over all tokens
         log_decay = F.logsigmoid(self.keep(x).float())
         return self.out(self.attention(q, k, v, log_decay=log_decay).flatten(2))
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward layer, each beside a path around it."""
+    """Attention and a feed-forward layer, each with a residual connection."""
 
     def __init__(self, width: int, attention: Heads) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the runs tell: their losses as a table and as a picture, and how far apart they are."""
+"""Reports on runs: their losses as a table and as a picture, and how far apart they are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLOURS = {"ours": "#3b76af", "sdpa": "#e8862e"}
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two runs are apart, beside how much a loss changes from one batch to the next."""
+    """How far apart the losses of two runs are, and how much a loss changes from one batch to the next."""
 
     mean: float
     largest: float
@@ -25,12 +25,12 @@ class Difference:
 
     @property
     def within_noise(self) -> bool:
-        """Whether the curves tell the same."""
+        """Whether the curves agree."""
         return self.mean <= self.noise
 
 
 def difference(one: Sequence[Step], other: Sequence[Step]) -> Difference:
-    """Of two runs on the same batches, over the steps that both have."""
+    """The difference of two runs on the same batches, over the steps that both have."""
     apart = [abs(a.loss - b.loss) for a, b in zip(one, other, strict=False)]
     changes = [abs(a.loss - b.loss) for a, b in pairwise(other)]
     return Difference(fmean(apart), max(apart), fmean(changes))
@@ -52,7 +52,7 @@ def write_table(path: Path, runs: Runs) -> None:
 
 
 def draw(path: Path, runs: Runs, bounds: tuple[float, float]) -> None:
-    """Writes a PNG: the losses of all symbols, and of the values that have to be looked up between their bounds."""
+    """Writes a PNG: the loss of all symbols, and that of the values that have to be looked up, with its bounds."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -60,14 +60,14 @@ def draw(path: Path, runs: Runs, bounds: tuple[float, float]) -> None:
     FigureCanvasAgg(figure)
     everything, looked_up = figure.subplots(1, 2)
     for name, steps in runs.items():
-        # the second curve is dashed and thin: where both agree the first shows through
+        # the second curve is dashed and thin, so that the first shows through where both agree
         style = {"color": COLOURS[name], "label": name, "lw": 3.0 if name == "ours" else 1.2}
         style["ls"] = "-" if name == "ours" else "--"
         everything.plot([step.loss for step in steps], **style)
         looked_up.plot([step.recall for step in steps], **style)
-    for bound, label, style in zip(bounds, ("nothing looked up", "the best that can be"), (":", "-."), strict=True):
+    for bound, label, style in zip(bounds, ("nothing looked up", "best possible"), (":", "-."), strict=True):
         looked_up.axhline(bound, color="#616e7c", lw=1, ls=style, label=label)
-    for axes, title in ((everything, "loss of all symbols"), (looked_up, "loss of values that stand further back")):
+    for axes, title in ((everything, "loss of all symbols"), (looked_up, "loss of values that have to be looked up")):
         axes.set(title=title, xlabel="step")
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)

@@ -1,4 +1,4 @@
-"""One run: steps of training, and a checkpoint from which they go on as if nothing had happened."""
+"""A training run: its steps, and a checkpoint from which it continues as if never interrupted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WARM_UP = 10  # steps over which the learning rate rises
 
 @dataclass(frozen=True)
 class Settings:
-    """All that a run's losses follow from."""
+    """Everything that determines the losses of a run."""
 
     text: Diary
     sizes: Sizes
@@ -34,7 +34,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Step:
-    """What one step tells: its loss, its loss at values of known names, and how long it took."""
+    """The results of one step: its loss, its loss at values of known names, and how long it took."""
 
     loss: float
     recall: float
@@ -71,11 +71,11 @@ class Trainer:
         return self.steps[-1]
 
     def tokens_per_second(self) -> float:
-        """Of a typical step: the first ones compile kernels."""
+        """The speed of the median step: the first ones compile kernels."""
         return self.settings.batch * self.settings.sizes.length / median(step.seconds for step in self.steps)
 
     def save(self) -> None:
-        """Writes the checkpoint; the one before stays until the new one is whole."""
+        """Writes the checkpoint; the previous one stays until the new one is complete."""
         state = {name: part.state_dict() for name, part in self._parts().items()}
         state |= {"generator": self.generator.get_state(), "steps": [asdict(step) for step in self.steps]}
         staged = self.path.with_suffix(".staged")
@@ -83,7 +83,7 @@ class Trainer:
         os.replace(staged, self.path)
 
     def load(self) -> None:
-        """Goes on from the checkpoint; ValueError if it was made with other settings."""
+        """Restores the run from the checkpoint; raises ValueError if it was made with other settings."""
         state = torch.load(self.path, map_location="cpu", weights_only=True)
         if state["settings"] != asdict(self.settings):
             raise ValueError(f"{self.path} was made with other settings: {state['settings']}")

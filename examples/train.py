@@ -49,7 +49,7 @@ SAVE_EVERY = 20
 @click.option(
     "--steps", type=click.IntRange(min=2), help="Training steps: by default 120 for the small size, 1000 for the large."
 )
-@click.option("--size", type=click.Choice(list(SIZES)), help="Model and text; by default small on a CPU, large on a GPU.")
+@click.option("--size", type=click.Choice(list(SIZES)), help="Model and text: by default small on a CPU, else large.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="By default the GPU if there is one.")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), help="By default bfloat16 on a GPU, else float32.")
 @click.option(

@@ -1,11 +1,11 @@
-"""Times decoding beside the bandwidth of a copy and PyTorch's SDPA, on the GPU at hand. Needs torch and triton alone.
+"""Times decoding on the current GPU, next to a copy and PyTorch's SDPA. Needs only torch and triton.
 
 python benchmarks/decode.py                 caches, pages, drafted tokens, latent heads, lengths, variants, host time
-python benchmarks/decode.py --sweep         tiles and splits of one query, for the tables of plan/splits.py
-python benchmarks/decode.py --latent        latent heads alone; with --sweep their tiles and splits
-python benchmarks/decode.py --json FILE     keeps the numbers too
+python benchmarks/decode.py --sweep         tiles and splits for one query, for the tables of plan/splits.py
+python benchmarks/decode.py --latent        only latent heads; with --sweep their tiles and splits
+python benchmarks/decode.py --json FILE     also writes the numbers
 
-All contenders of a line take turns, as replays of CUDA graphs; a line tells the median of their rounds.
+All contenders of a line are timed in turns, as replays of CUDA graphs; a line has the medians of their rounds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from attnforge.gpu import targets  # noqa: E402
 from attnforge.gpu.turns import turns  # noqa: E402
 
 Call = Callable[[], Any]
-ROUNDS, LONG = 7, 0.015  # rounds of a contender, seconds of each
+ROUNDS, LONG = 7, 0.015  # rounds per contender, seconds per round
 PEERS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 SHAPES = (  # sequences, query heads, key heads, keys, head size
     (1, 32, 8, 1024, 128),
@@ -46,18 +46,18 @@ SHAPES = (  # sequences, query heads, key heads, keys, head size
     (64, 64, 8, 2048, 64),
     (8, 16, 8, 8192, 256),
 )
-DRAFTED = (  # the same, and new tokens of a sequence
+DRAFTED = (  # the same, and new tokens per sequence
     (1, 32, 8, 4096, 128, 8),
     (8, 32, 8, 8192, 128, 5),
     (32, 32, 8, 4096, 128, 8),
     (64, 64, 8, 2048, 64, 3),
     (8, 16, 8, 8192, 256, 16),
 )
-TILES = ((32, 64, 128), (2, 4), (2, 3, 4), (128, 256, 512, 1024))  # keys, warps, stages, keys of a split
+TILES = ((32, 64, 128), (2, 4), (2, 3, 4), (128, 256, 512, 1024))  # keys per tile, warps, stages, keys per split
 LATENT = "deepseek_mla_absorbed"
 # sequences, query heads, keys
 LATENT_SHAPES = ((8, 128, 8192), (1, 128, 65536), (32, 128, 4096), (8, 32, 8192), (8, 16, 8192))
-# keys, warps and stages, by whether a program has 64 rows or 16; keys of a split
+# keys per tile, warps, stages: for programs of 64 rows if True, of 16 if False; below, keys per split
 LATENT_TILES = {
     True: ((32, 8, 3), (32, 8, 4), (64, 8, 2), (64, 16, 2), (32, 16, 3), (16, 8, 4), (128, 8, 1)),
     False: ((32, 4, 3), (32, 4, 4), (16, 4, 4), (16, 4, 6), (32, 8, 3), (64, 8, 3)),
@@ -70,12 +70,12 @@ VARIANTS = (
 
 
 def decoding(name: str) -> Any:
-    """The decoding of a rendered variant."""
+    """The decoding module of a rendered variant."""
     return importlib.import_module(f"generated.{name}.decode")
 
 
 def graph(call: Call) -> Call:
-    """A CUDA graph of a call; it has run before."""
+    """The replay of a call's CUDA graph, captured after warm-up runs."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -89,7 +89,7 @@ def graph(call: Call) -> Call:
 
 
 def in_turns(calls: dict[str, Call]) -> dict[str, float]:
-    """Milliseconds of each call; those that cannot run are left out."""
+    """Median milliseconds of each call; calls that cannot run are left out."""
     ready, times = dict[str, tuple[Call, int]](), dict[str, list[float]]()
     for name, call in calls.items():
         try:
@@ -106,7 +106,7 @@ def in_turns(calls: dict[str, Call]) -> dict[str, float]:
 
 
 def clock(call: Call, count: int) -> float:
-    """Milliseconds of a call, as one of many."""
+    """Milliseconds per call, as the mean of `count` calls."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(count):
@@ -117,14 +117,14 @@ def clock(call: Call, count: int) -> float:
 
 
 def bandwidth() -> float:
-    """Bytes that a copy of 1 GiB reads and writes in a millisecond."""
+    """Bytes per millisecond that a copy of 1 GiB reads and writes."""
     x = torch.empty(1 << 29, device="cuda", dtype=torch.bfloat16)
     y = torch.empty_like(x)
     return 2 * x.nbytes / min(clock(lambda: y.copy_(x), 10) for _ in range(5))
 
 
 def paged(k: torch.Tensor, v: torch.Tensor, page: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The same keys and values in pages in random order, and the table of these."""
+    """The same keys and values in pages in random order, and the page table."""
     sequences, each = k.shape[0], k.shape[1] // page
     order = torch.randperm(sequences * each, device="cuda")
     pages = [torch.empty(sequences * each, page, *x.shape[2:], device="cuda", dtype=x.dtype) for x in (k, v)]
@@ -141,7 +141,7 @@ def tensors(b: int, hq: int, hkv: int, n: int, d: int, new: int = 1) -> tuple[to
 
 
 def ours(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor, **given: Any) -> Call:
-    """A call that has all the memory it wants."""
+    """A call with a workspace and an output allocated in advance."""
     module = decoding(name)
     most = k.shape[1] * (given["page_table"].shape[1] if given.get("page_table") is not None else 1)
     sized = {"max_seqlen_k": most, "split_size": given.pop("split_size", None)}
@@ -152,7 +152,7 @@ def ours(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: 
 
 
 def peer(backend: SDPBackend, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
-    """One query over all keys by PyTorch."""
+    """Attention of one query to all keys by PyTorch."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
 
     def call() -> torch.Tensor:
@@ -165,7 +165,7 @@ def peer(backend: SDPBackend, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor)
 def over_caches(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor, split_size: int
 ) -> dict[str, Call]:
-    """Calls over the same keys and values in caches of each kind, by default splits and by those of some size."""
+    """Calls over the same keys and values in caches of each kind, with default splits and with the given size."""
     held: dict[str, tuple[Sequence[torch.Tensor], dict[str, torch.Tensor]]] = {"dense": ((k, v), {})}
     for page in (16, 128):
         *rows, table = paged(k, v, page)
@@ -197,7 +197,7 @@ def long_caches(limit: float) -> list[dict[str, Any]]:
 
 
 def drafted() -> list[dict[str, Any]]:
-    """Several new tokens of each sequence, as speculation has them checked."""
+    """Several new tokens per sequence, as verified in speculative decoding."""
     found = []
     for *shape, new in DRAFTED:
         times = in_turns(over_caches(*tensors(*shape, new), 512))
@@ -209,20 +209,20 @@ def drafted() -> list[dict[str, Any]]:
 
 
 def latent_tensors(b: int, hq: int, n: int) -> tuple[torch.Tensor, ...]:
-    """Queries, keys whose first 512 columns are values, these, and lengths."""
+    """Queries, keys, values (a view of the first 512 columns of the keys), and lengths."""
     q = torch.randn(b, 1, hq, 576, device="cuda", dtype=torch.bfloat16)
     k = torch.randn(b, n, 1, 576, device="cuda", dtype=torch.bfloat16)
     return q, k, k[..., :512], torch.full((b,), n, device="cuda", dtype=torch.int32)
 
 
 def latent_pages(k: torch.Tensor, page: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The same rows in pages in random order, their first columns as values, and the table of pages."""
+    """The same rows in pages in random order, values as a view of their first columns, and the page table."""
     pages, _, table = paged(k, k[..., :1], page)
     return pages, pages[..., :512], table
 
 
 def portable(call: Call) -> Call:
-    """A latent call that takes the portable kernel; the target counts for the first call of a shape."""
+    """A latent call with the portable kernel; known launches are set aside, since these fix the kernel of a shape."""
     runtime = importlib.import_module(f"generated.{LATENT}.runtime")
     known = decoding(LATENT).CALLS, runtime.LaunchCache.known
 
@@ -240,7 +240,7 @@ def portable(call: Call) -> Call:
 
 
 def latent_heads(limit: float) -> list[dict[str, Any]]:
-    """One query of absorbed latent attention over long caches: its share of bandwidth, and of arithmetic."""
+    """One query of absorbed latent attention over long caches: its share of the copy bandwidth, and its TFLOP/s."""
     found = []
     for b, hq, n in LATENT_SHAPES:
         q, k, v, lengths = latent_tensors(b, hq, n)
@@ -264,7 +264,7 @@ def latent_heads(limit: float) -> list[dict[str, Any]]:
 
 
 def mixed_lengths() -> list[dict[str, Any]]:
-    """Sequences of mixed lengths beside equal ones of the same total."""
+    """Sequences of mixed lengths compared with equal lengths of the same total."""
     q, k, v, equal = tensors(32, 32, 8, 16384, 128)
     mixed = torch.tensor([16384] * 4 + [8192] * 4 + [1024] * 16 + [512] * 8, device="cuda", dtype=torch.int32)
     equal.fill_(int(mixed.sum()) // 32)
@@ -274,7 +274,7 @@ def mixed_lengths() -> list[dict[str, Any]]:
 
 
 def variants() -> list[dict[str, Any]]:
-    """Other variants beside the plain one, and new tokens of a tree."""
+    """Other variants compared with the plain one, and draft tokens of a tree."""
     q, k, v, lengths = tensors(8, 32, 8, 32768, 128)
     turned = torch.randn(32768, 64, device="cuda")
     angles = {"cos": turned.cos(), "sin": turned.sin()}
@@ -301,7 +301,7 @@ def variants() -> list[dict[str, Any]]:
 
 
 def host_time() -> list[dict[str, Any]]:
-    """Microseconds that an eager call keeps the host."""
+    """Microseconds of host time per eager call."""
     found = {}
     for name, shape in (("dense", (1, 32, 8, 64, 128)), ("paged", (1, 32, 8, 64, 128))):
         q, k, v, lengths = tensors(*shape)
@@ -322,7 +322,7 @@ def host_time() -> list[dict[str, Any]]:
 
 
 def sweep(limit: float) -> list[dict[str, Any]]:
-    """Tiles and splits of one query, best first."""
+    """Tiles and splits for one query, best first."""
     found = []
     for shape in SHAPES:
         q, k, v, lengths = tensors(*shape)
@@ -335,7 +335,7 @@ def sweep(limit: float) -> list[dict[str, Any]]:
 
 
 def sweep_latent(limit: float) -> list[dict[str, Any]]:
-    """The same of latent heads."""
+    """The same for latent heads."""
     found = []
     for shape in LATENT_SHAPES:
         q, k, v, lengths = latent_tensors(*shape)
@@ -355,10 +355,10 @@ def swept(
     calls: dict[str, Callable[[], Call]],
     least: float,
 ) -> list[dict[str, Any]]:
-    """Times of some calls of a variant with each of the tiles, best first; `size` is the row of the table."""
+    """Times of calls of a variant with each of the tiles, best first; `size` is the row in the table of tiles."""
     launch = importlib.import_module(f"generated.{name}.decode_launch")
     runtime = importlib.import_module(f"generated.{name}.runtime")
-    runtime.launch_with_room = lambda start, stages: start(stages)  # a tile without room is none
+    runtime.launch_with_room = lambda start, stages: start(stages)  # without the retry with fewer stages
     lines = []
     for tile in tiles:
         keys, warps, stages, split = tile
@@ -366,7 +366,7 @@ def swept(
         decoding(name).CALLS.clear()
         runtime.LaunchCache.known.clear()
         try:
-            # tiles of the portable kernels
+            # the table's tiles are those of the portable kernels
             with targets.asked("portable"):
                 times = {way: clock(graph(made()), 20) for way, made in calls.items()}
         except (RuntimeError, OutOfResources) as error:
@@ -381,7 +381,7 @@ def swept(
 
 
 def main() -> None:
-    """Runs what the arguments ask for."""
+    """Runs the benchmarks that the arguments select."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--latent", action="store_true")

@@ -1,4 +1,4 @@
-"""Sums up the errors that the generated suites note: the worst beside its limit, by variant, dtype and result.
+"""Summarises errors that the generated suites recorded: the worst over its limit, by variant, dtype and result.
 
 ATTNFORGE_FULL=1 ATTNFORGE_ERRORS=errors.jsonl pytest generated
 python benchmarks/errors.py errors.jsonl... > benchmarks/results/errors.md
@@ -14,7 +14,7 @@ DTYPES = ("float16", "bfloat16", "float32")
 
 
 def main() -> None:
-    """Prints a table for each dtype: largest error over limit of the tensor / of a row, and how many were checked."""
+    """Prints a table for each dtype: the largest error over limit of a tensor / of a row, and the number of checks."""
     worst: dict[tuple[str, str, str], tuple[float, float, int]] = {}
     for path in sys.argv[1:]:
         for line in Path(path).read_text().splitlines():

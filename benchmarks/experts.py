@@ -1,4 +1,4 @@
-"""Ways through the experts of a layer that transformers does not have."""
+"""An implementation of layers with experts that transformers does not have."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ NAME = "grouped_mm_biases"
 
 
 class Biases:
-    """The biases of experts, by the expert of each token.
+    """The biases of experts, indexed by the expert of each token.
 
-    Torch's backward pass of indexing adds the rows of one expert in turn, in one warp and in the tensor's own dtype:
-    thousands of them take longer than the experts' products. That of an embedding adds segments of them side by side.
+    Torch's backward pass of indexing adds the rows of one expert one by one, in one warp and in the tensor's own dtype:
+    for thousands of rows this takes longer than the experts' products. That of an embedding adds segments in parallel.
     """
 
     def __init__(self, rows: torch.Tensor) -> None:
@@ -25,7 +25,7 @@ class Biases:
 
 
 class Experts:
-    """A layer's experts with biases that are looked up as above."""
+    """A layer's experts, with biases that are looked up as above."""
 
     def __init__(self, experts: torch.nn.Module) -> None:
         self.experts = experts
@@ -36,10 +36,10 @@ class Experts:
 
 
 def forward(experts: torch.nn.Module, *given: Any, **more: Any) -> Any:
-    """What `grouped_mm` gives."""
+    """The same as `grouped_mm`."""
     return moe.grouped_mm_experts_forward(Experts(experts), *given, **more)
 
 
 def register() -> None:
-    """Makes it known to the library."""
+    """Registers it with transformers."""
     moe.ExpertsInterface.register(NAME, forward)

@@ -1,4 +1,4 @@
-"""The models that `models.py` times: their classes, sizes, and the attentions of each."""
+"""The models that `models.py` times: their classes, their sizes, and the attention functions of each."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ import transformers
 
 @dataclass(frozen=True)
 class Case:
-    """A class of models, its sizes, and the attentions that it is timed with."""
+    """A model class, its sizes, and the attention functions it is timed with."""
 
     name: str
-    model: str  # the class of transformers, without a head that makes tokens
+    model: str  # the class in transformers; without a language-modelling head, except to generate
     spec: str  # a shipped one, or one of benchmarks/specs
     peers: tuple[str, ...]
     length: int
     batch: int = 1
     padded: bool = False
-    patched: str = ""  # a spec that rotates inside of the kernels
-    row: str = ""  # of the table in docs/transformers.md that tells of it
-    config: str = ""  # if its name does not follow from the model's
-    experts: str = ""  # how a layer with experts goes through them, for all attentions alike
+    patched: str = ""  # a spec whose kernels apply the rotary embedding
+    row: str = ""  # its row in the table of docs/transformers.md
+    config: str = ""  # the configuration class, if its name does not follow from the model's
+    experts: str = ""  # the implementation of layers with experts, for all attention functions
     sizes: dict[str, Any] = field(default_factory=dict)
 
     def configured(self, attention: str, tiny: bool) -> Any:
-        """The configuration with an attention, or one of a model that takes no time."""
+        """The configuration with an attention function, of a model that takes no time if `tiny`."""
         name = self.config or self.model.removesuffix("Model").removesuffix("ForCausalLM") + "Config"
         ways = {"attn_implementation": attention} | ({"experts_implementation": self.experts} if self.experts else {})
         return getattr(transformers, name)(**(shrunk(self.sizes) if tiny else self.sizes), **ways)
 
     def contenders(self) -> Iterator[str]:
-        """Names of all attentions, rendered ones first."""
+        """Names of all attention functions, rendered ones first."""
         yield self.spec
         if self.patched:
             yield self.patched
         yield from self.peers
 
     def few(self) -> Case:
-        """The like with few layers and padded rows: it compiles the same kernels, and needs little memory."""
+        """The same with few layers and few padded rows: it compiles the same kernels, and needs little memory."""
         return dataclasses.replace(self, batch=min(self.batch, 2 if self.padded else 64), sizes=fewer(self.sizes))
 
 
-# of models that take no time
+# sizes of models that take no time
 SMALL: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 1, "head_dim": 16, "sliding_window": 8, "vocab_size": 64, "image_token_id": 63,
@@ -58,7 +58,7 @@ SMALL: dict[str, Any] = {
 
 
 def shrunk(sizes: dict[str, Any]) -> dict[str, Any]:
-    """The like of some sizes that takes no time; heads are in groups where they were."""
+    """Sizes of the same kind that take no time; heads stay grouped if they are."""
     found = {key: shrunk(x) if isinstance(x, dict) else SMALL.get(key, x) for key, x in sizes.items()}
     if "num_key_value_heads" in sizes and sizes["num_key_value_heads"] == sizes["num_attention_heads"]:
         found["num_key_value_heads"] = found["num_attention_heads"]
@@ -69,11 +69,11 @@ LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "encoder_layers", "decod
 
 
 def fewer(sizes: dict[str, Any]) -> dict[str, Any]:
-    """The like of some sizes with six layers at most, which are of all kinds that a model has."""
+    """The same sizes with at most six layers, which include all kinds that a model has."""
     return {k: fewer(x) if isinstance(x, dict) else min(x, 6) if k in LAYERS else x for k, x in sizes.items()}
 
 
-LLAMA = {  # that of Llama 3.2 1B
+LLAMA = {  # the sizes of Llama 3.2 1B
     "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 32768,
 }  # fmt: skip
@@ -119,7 +119,7 @@ BERT = {  # a third of BERT large
     "intermediate_size": 4096, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
     "max_position_embeddings": 512,
 }  # fmt: skip
-PALIGEMMA = {  # a third of the text layers of PaliGemma 3B, a sixth of those that see its image
+PALIGEMMA = {  # a third of the text layers of PaliGemma 3B, a sixth of those for its image
     "image_token_id": 31999, "projection_dim": 2048,
     "text_config": {
         "model_type": "gemma", "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 16384,
@@ -131,16 +131,16 @@ PALIGEMMA = {  # a third of the text layers of PaliGemma 3B, a sixth of those th
         "num_attention_heads": 16, "image_size": 448, "patch_size": 14, "projection_dim": 2048,
     },
 }  # fmt: skip
-DEEPSEEK = {  # heads of DeepSeek V3, a quarter of them, in layers without experts
+DEEPSEEK = {  # a quarter of the heads of DeepSeek V3, in layers without experts
     "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 4,
     "num_attention_heads": 32, "num_key_value_heads": 32, "q_lora_rank": 1536, "kv_lora_rank": 512,
     "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "first_k_dense_replace": 4,
     "max_position_embeddings": 32768,
 }  # fmt: skip
 BOTH = ("sdpa", "flex_attention")
-# the slower one last: a run that is cut off there leaves the others' times
+# the slower one last, so that a run that is cut off there has the others' times
 CAPPED = ("flex_attention", "eager")
-# the smaller ones behind those that are asked for most
+# the most requested models first, then smaller ones
 CASES = (
     Case("llama", "LlamaModel", "causal", BOTH, 8192, patched="llama3", row="Llama", sizes=LLAMA),
     Case("mistral", "MistralModel", "runtime_window", BOTH, 8192, patched="mistral", row="Mistral", sizes=MISTRAL),

@@ -1,18 +1,18 @@
-"""Times models of transformers with rendered attention beside the library's own, on the GPU at hand.
+"""Times models of transformers with rendered attention and with the library's own, on the current GPU.
 
 python benchmarks/models.py                    training steps, eager and compiled, padded batches, generation
-python benchmarks/models.py --only llama t5    the cases of these names, or of all that have such a part
-python benchmarks/models.py --modes layers     steps of models whose layers are compiled one by one, which takes seconds
-python benchmarks/models.py --jobs 6           takes a step of each first, in a process of its own, six at a time: what
-                                               it compiles is kept, and one that fails is not timed
-python benchmarks/models.py --experts eager    another way through experts than a case has
-python benchmarks/models.py --json FILE        keeps the numbers, for the docs in benchmarks/results/models.json
-python benchmarks/models.py --page             times nothing: writes those into the table of docs/transformers.md
-python benchmarks/models.py --tiny             sizes at which the script itself can be tried, in the interpreter, too
+python benchmarks/models.py --only llama t5    the cases with these names, or with names that contain them
+python benchmarks/models.py --modes layers     training steps with layers compiled one by one, which takes seconds
+python benchmarks/models.py --jobs 6           first runs a step of each in its own process, six at a time: what these
+                                               compile is cached, and those that fail are not timed
+python benchmarks/models.py --experts eager    another implementation of experts than a case has
+python benchmarks/models.py --json FILE        writes the numbers; benchmarks/results/models.json has those of the docs
+python benchmarks/models.py --page             times nothing: writes those of the docs into docs/transformers.md
+python benchmarks/models.py --tiny             sizes for trying the script itself, even in the interpreter
 
-Random weights in bfloat16. All contenders of a line are made first, then they take turns, each round beginning with
-another one; a line tells the median of their rounds, and the most memory that one takes beside the weights. What one
-takes before that stands on a line of its own as soon as it is known, and FILE is written anew behind each case.
+Weights are random, in bfloat16. All contenders of a line are built first and then timed in turns, each round starting
+with another one; a line has the medians of their rounds, and the peak memory of a step in addition to the weights. A
+line for each contender has the time of one step as soon as that is known, and FILE is rewritten after each case.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ ROUNDS = 7
 
 
 def exported(spec: str) -> Any:
-    """The file for transformers of a shipped spec, or of one that is rendered for this alone."""
+    """The transformers module of a shipped spec, or of one that is rendered only for this."""
     if (ROOT / "generated" / spec).is_dir():
         return importlib.import_module(f"generated.{spec}.transformers")
     return attnforge.build(ROOT / "benchmarks" / "specs" / f"{spec}.yaml").transformers
 
 
 def made(case: Case, attention: str, tiny: bool) -> Any:
-    """A model with an attention of the library, or with rendered kernels where that is a spec's name."""
+    """A model with an attention function of the library, or with rendered kernels if `attention` is a spec's name."""
     torch.manual_seed(0)
     experts.register()
     own = exported(attention) if attention in (case.spec, case.patched) else None
@@ -69,7 +69,7 @@ def made(case: Case, attention: str, tiny: bool) -> Any:
     dtype = torch.float32 if DEVICE == "cpu" else torch.bfloat16
     with torch.device(DEVICE):
         model = getattr(transformers, case.model)(case.configured(name, tiny)).to(dtype)
-    # an encoder and a decoder have configurations of their own, which may keep another one
+    # an encoder and a decoder have their own configurations, which may keep another attention
     given = {part.config._attn_implementation for part in model.modules() if hasattr(part, "set_attn_implementation")}
     if given != {name}:
         raise ValueError(f"{case.model} with {name} has {', '.join(sorted(given))}")
@@ -79,10 +79,10 @@ def made(case: Case, attention: str, tiny: bool) -> Any:
 
 
 def batch(case: Case, config: Any) -> dict[str, Any]:
-    """Random tokens as keywords of a model's forward; behind an image and half of the text come the answers."""
+    """Random inputs of a model's forward pass; an image and half of the text are a prefix of the answer."""
     found: dict[str, Any] = {}
     length = case.length
-    # the last token stands for images
+    # the last token id is that of images
     words = config.get_text_config().vocab_size - 1
     ids = found["input_ids"] = torch.randint(words, (case.batch, length), device=DEVICE)
     if not case.model.endswith("EncoderModel"):
@@ -90,7 +90,7 @@ def batch(case: Case, config: Any) -> dict[str, Any]:
         if config.is_encoder_decoder:
             found["decoder_input_ids"] = torch.randint_like(ids, words)
     if case.padded:
-        # lengths from a tenth of the longest to all of it: half of it in the mean
+        # lengths from a tenth of the longest to all of it, half of it on average
         counts = torch.linspace(0.1, 0.9, case.batch).mul(length).long().clamp(min=1)
         counts[-1] = length
         found["attention_mask"] = (torch.arange(length)[None] < counts[:, None]).long().to(DEVICE)
@@ -104,14 +104,14 @@ def batch(case: Case, config: Any) -> dict[str, Any]:
 
 
 def training(case: Case, attention: str, mode: str, tiny: bool) -> Step:
-    """A step forward and backward over random tokens."""
+    """A forward and backward pass over random tokens."""
     model = made(case, attention, tiny)
     model.train()
     if tiny:
         case = dataclasses.replace(case, length=24, batch=min(case.batch, 2))
     given = batch(case, model.config)
     if mode == "layers":
-        # each kind of layer of each contender is a graph of its own
+        # each kind of layer of each contender has its own graph
         torch._dynamo.config.recompile_limit = 64
         for layer in model.modules():
             if isinstance(layer, GradientCheckpointingLayer):
@@ -127,7 +127,7 @@ def training(case: Case, attention: str, mode: str, tiny: bool) -> Step:
 
 
 def generating(case: Case, attention: str, tiny: bool) -> Step:
-    """Some tokens behind a long prompt."""
+    """Generation of tokens after a long prompt."""
     model = made(case, attention, tiny)
     prompt, new = (24, 3) if tiny else (case.length, 256)
     ids = torch.randint(model.config.vocab_size, (1, prompt), device=DEVICE)
@@ -147,7 +147,7 @@ def clock(step: Step) -> float:
 
 
 def memory(step: Step) -> float:
-    """MiB that a step takes at most beside what there is before it."""
+    """Peak memory of a step in MiB, in addition to what is allocated before it."""
     if DEVICE == "cpu":
         return 0.0
     torch.cuda.synchronize()
@@ -159,14 +159,14 @@ def memory(step: Step) -> float:
 
 
 def release() -> None:
-    """Gives memory back that nothing refers to."""
+    """Frees memory that nothing refers to."""
     gc.collect()
     if DEVICE == "cuda":
         torch.cuda.empty_cache()
 
 
 def forget() -> None:
-    """Forgets what was compiled, with the models that it belongs to."""
+    """Discards compiled code, with the models that it belongs to."""
     torch.compiler.reset()
     release()
 
@@ -177,7 +177,7 @@ def reason(error: Exception) -> str:
 
 
 def in_turns(title: str, makers: dict[str, Callable[[], Step]], rounds: int) -> dict[str, Any]:
-    """Medians of all steps, told in one line; those that cannot run are left out, with the reason."""
+    """Times steps in turns and prints the medians; those that cannot run are left out, with the reason printed."""
     steps: dict[str, Step] = {}
     mib: dict[str, float] = {}
     for name, make in makers.items():
@@ -192,7 +192,7 @@ def in_turns(title: str, makers: dict[str, Callable[[], Step]], rounds: int) -> 
             release()
             continue
         steps[name] = step
-        print(f"  {title}, {name}: {once:.1f} ms, {time.perf_counter() - begin:.0f} s until then", flush=True)
+        print(f"  {title}, {name}: {once:.1f} ms, {time.perf_counter() - begin:.0f} s in all", flush=True)
     times: dict[str, list[float]] = {name: [] for name in steps}
     for i in range(rounds):
         for name in turns([*steps], i):
@@ -206,7 +206,7 @@ Part = tuple[Case, str, str, bool]
 
 
 def once(part: Part) -> str:
-    """A step of one contender, for what it compiles; tells why it cannot run, or nothing."""
+    """Runs a step of one contender to compile its kernels; returns why it cannot run, or an empty string."""
     case, name, mode, tiny = part
     try:
         clock(training(case.few(), name, mode, tiny))
@@ -216,7 +216,7 @@ def once(part: Part) -> str:
 
 
 def alone(part: Part) -> str:
-    """The like in a process of its own: an illegal access on a GPU breaks all that a process does from then on."""
+    """The same in its own process: an illegal access on a GPU breaks everything that a process does afterwards."""
     try:
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             return pool.submit(once, part).result()
@@ -228,7 +228,7 @@ Failed = dict[tuple[str, str, str], str]
 
 
 def compile_first(parts: Sequence[Part], jobs: int) -> Failed:
-    """Takes a step of everything, some at a time: what they compile stays in caches. Tells which failed, and why."""
+    """Runs a step of each part, `jobs` at a time, to fill compile caches. Returns which failed, and why."""
     begin = time.perf_counter()
     with ThreadPoolExecutor(jobs) as pool:
         found = zip(parts, pool.map(alone, parts), strict=True)
@@ -238,10 +238,10 @@ def compile_first(parts: Sequence[Part], jobs: int) -> Failed:
 
 
 def makers(case: Case, mode: str, tiny: bool, failed: Failed) -> dict[str, Callable[[], Step]]:
-    """What makes each contender; those that failed in a process of their own are left out, with the reason."""
+    """Functions that build the contenders; those that failed in their own process are left out, with the reason."""
     found = {}
     for name in case.contenders():
-        # one that is compiled as a whole has no such process: it runs the kernels of the other modes
+        # a model that is compiled as a whole has no such process: it runs the kernels of the other modes
         tried = MODES if mode == "compiled" else (mode,)
         why = next((failed[key] for one in tried if (key := (case.name, one, name)) in failed), "")
         if why:
@@ -252,7 +252,7 @@ def makers(case: Case, mode: str, tiny: bool, failed: Failed) -> dict[str, Calla
 
 
 def parts(cases: Sequence[Case], modes: Sequence[str], tiny: bool) -> Iterator[Part]:
-    """What is worth a call before all others: a model that is compiled as a whole is none of fewer layers."""
+    """Contenders to compile first; with fewer layers, a model compiled as a whole would have another graph."""
     for mode in modes:
         for case in cases:
             for name in case.contenders():
@@ -266,7 +266,7 @@ UNKNOWN = "not measured"
 
 
 def speed(case: Case, found: list[dict[str, Any]]) -> str:
-    """By how much a step of the fastest attention of the library is longer than ours, in each mode."""
+    """The time of a step with the library's fastest attention divided by ours, in each mode."""
     told = []
     for mode in MODES:
         ms = next((one["ms"] for one in found if one["case"] == f"{case.name}, {mode}"), {})
@@ -278,7 +278,7 @@ def speed(case: Case, found: list[dict[str, Any]]) -> str:
 
 
 def page(text: str, record: dict[str, Any]) -> str:
-    """The page with the last column of its table, and the line below, as a record has it."""
+    """The page with the last column of its table, and the line below, filled in from a record."""
     cases = {case.row: case for case in CASES if case.row}
     lines = text.split("\n")
     first = next(i for i, line in enumerate(lines) if line.startswith("| models |")) + 2
@@ -293,13 +293,13 @@ def page(text: str, record: dict[str, Any]) -> str:
 
 
 def recorded() -> dict[str, Any]:
-    """What is recorded for the docs."""
+    """The record for the docs."""
     found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"cases": []}
     return found
 
 
 def asked() -> argparse.Namespace:
-    """What the arguments ask for."""
+    """The parsed arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[""])
     parser.add_argument("--modes", nargs="*", choices=MODES, default=["eager", "compiled"])
@@ -314,13 +314,13 @@ def asked() -> argparse.Namespace:
 
 
 def wanted(case: Case, only: Sequence[str]) -> bool:
-    """Whether a case is asked for: by its name, or by a part of it that is no other's name."""
+    """Whether a case is selected: by its name, or by a part of it that is not the name of another case."""
     names = {one.name for one in (*CASES, GENERATING)}
     return any(name == case.name or (name not in names and name in case.name) for name in only)
 
 
 def chosen(given: argparse.Namespace) -> Iterator[Case]:
-    """The cases that are asked for; one that is not as its line of the docs has it has another name."""
+    """The selected cases; one that differs from its row in the docs gets another name."""
     for case in CASES:
         if not wanted(case, given.only):
             continue
@@ -332,7 +332,7 @@ def chosen(given: argparse.Namespace) -> Iterator[Case]:
 
 
 def keep(found: list[dict[str, Any]], path: Path, about: dict[str, Any]) -> None:
-    """Writes a record; what it has of other cases stays if it is of the same GPU and libraries."""
+    """Adds results to a record; it has to be of the same GPU and libraries."""
     old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else about | {"cases": []}
     if {key: old[key] for key in about} != about:
         raise SystemExit(f"{path}: is of {old['device']}, {old['libraries']}")
@@ -341,7 +341,7 @@ def keep(found: list[dict[str, Any]], path: Path, about: dict[str, Any]) -> None
 
 
 def main() -> None:
-    """Runs what the arguments ask for."""
+    """Runs the benchmarks that the arguments select."""
     given = asked()
     if given.page:
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), recorded()), encoding="utf-8", newline="\n")

@@ -1,4 +1,4 @@
-"""The pages that tell of what is recorded, docs/measurements.md and docs/archaeology.md, and their pictures."""
+"""The pages that show recorded results, docs/measurements.md and docs/archaeology.md, and their pictures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attnforge.gpu.profile import Profile
 from attnforge.gpu.results import OURS, PASSES, Machine, Result, cell, read
 
 RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
-STEPS = ("history", "rope_outside")  # what the archaeology tells of
+STEPS = ("history", "rope_outside")  # what docs/archaeology.md shows
 MEASURED = tuple(name for name in SETS if name not in STEPS)
 INTRODUCTION = """# Measurements
 
@@ -47,13 +47,13 @@ def _read(path: Path, reader: Callable[[str], T]) -> T:
 
 
 def recorded(*names: str) -> Iterator[tuple[str, Machine, list[Result]]]:
-    """What is recorded under these names."""
+    """The records with these names."""
     for name in names:
         yield name, *_read(RESULTS / f"{name}.json", read)
 
 
 def picture(name: str) -> Path:
-    """Where a set's picture stands."""
+    """The path of a set's picture."""
     return DOCS / "pictures" / f"bench_{name}.png"
 
 
@@ -72,7 +72,7 @@ def write() -> None:
 
 
 def measurements(sets: Sequence[str] = MEASURED) -> str:
-    """What docs/measurements.md says of these sets."""
+    """The text of docs/measurements.md for these sets."""
     parts = [INTRODUCTION]
     for name, machine, results in recorded(*sets):
         title = SETS[name].title
@@ -89,7 +89,7 @@ def _where(machine: Machine) -> str:
 
 
 def _table(title: str, group: Sequence[Result]) -> str:
-    """One variant, a line for each length."""
+    """A table of one variant, a line for each length."""
     names = list(dict.fromkeys(row.name for r in group for row in r.rows[1:] if row.forward_ms is not None))
     lines: list[list[str]] = []
     for r in group:
@@ -112,7 +112,7 @@ def _table(title: str, group: Sequence[Result]) -> str:
 
 
 def together(results: Sequence[Result]) -> list[Result]:
-    """The variants of a set as contenders of one: the first one is ours, the others come by their names."""
+    """The variants of a set as contenders of one: the first is ours, the others have the variants' names."""
     found: dict[int, Result] = {}
     for one in results:
         known = found.setdefault(one.sizes.k_len, one)
@@ -123,7 +123,7 @@ def together(results: Sequence[Result]) -> list[Result]:
 
 
 def archaeology() -> str:
-    """What docs/archaeology.md says."""
+    """The text of docs/archaeology.md."""
     (_, machine, steps), (_, _, turned) = recorded(*STEPS)
     steps = together(steps)
     text = (HERE / "archaeology.md.jinja").read_text(encoding="utf-8")
@@ -137,7 +137,7 @@ def archaeology() -> str:
 
 
 def _times(results: Sequence[Result], names: Sequence[str], ratio: bool = False) -> str:
-    """Milliseconds of contenders, a line for each length; and the first one's by the last one's."""
+    """Milliseconds of contenders, a line for each length; `ratio` adds the first one's divided by the last one's."""
     lines = []
     for one in results:
         took = {row.name: row.forward_ms for row in one.rows}
@@ -148,6 +148,6 @@ def _times(results: Sequence[Result], names: Sequence[str], ratio: bool = False)
 
 
 def _profiles(profiles: Sequence[Profile]) -> str:
-    """What Nsight Compute counted, a line for each kernel of each variant."""
+    """Counters of Nsight Compute, a line for each kernel of each variant."""
     rows = [[one.variant, *profile.cells(launch)] for one in profiles for launch in one.launches]
     return markdown.table(["variant", *profile.COLUMNS], rows)

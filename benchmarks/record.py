@@ -1,10 +1,10 @@
-"""Measures the recorded set on the GPU at hand, and writes the pages of docs that tell of it.
+"""Measures the recorded sets on the current GPU, and writes the pages of docs that show them.
 
-python benchmarks/record.py [SET...]      measures these sets, all of them if none is named, and writes the pages
-python benchmarks/record.py --page        writes the pages alone; needs no GPU
+python benchmarks/record.py [SET...]      measures these sets, or all if none is named, and writes the pages
+python benchmarks/record.py --page        only writes the pages; needs no GPU
 
-Each result is written as soon as it is there. In place of those that are not measured again, by --only or as the run
-was cut, stand those of the record before, if the same GPU, torch and triton gave them.
+Each result is written as soon as it is measured. Results that are not measured again, because of --only or because
+the run was interrupted, are kept from the previous record if they come from the same GPU, torch and triton.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Record = dict[str, dict[Sizes, Result]]  # the results of a set by variant and c
 
 
 def made(name: str) -> tuple[Path, Spec, emit.Package]:
-    """A variant by its name or path, and its package."""
+    """The path, spec and package of a variant that is given by name or path."""
     loaded = arguments.load([name])
     ((path, spec),), (package,) = loaded.items(), arguments.packages(loaded)
     return path, spec, package
 
 
 def measured(one: Set, clock: bench.Clock | None = None) -> Iterator[Result]:
-    """The results of a set."""
+    """Measures a set and yields its results."""
     for name in one.specs:
         _, spec, package = made(name)
         how = {"backward": one.backward, "replays": one.replays}
@@ -53,7 +53,7 @@ def measured(one: Set, clock: bench.Clock | None = None) -> Iterator[Result]:
 
 
 def compile_first(wanted: Iterable[Set], jobs: int) -> None:
-    """Calls everything in these sets once, in as many processes at a time: what they compile stays in caches."""
+    """Calls everything in these sets once, in `jobs` processes at a time, to fill compile caches."""
     parts = [
         dataclasses.replace(one, specs=(spec,), sizes=(sizes,))
         for one in wanted
@@ -67,14 +67,14 @@ def compile_first(wanted: Iterable[Set], jobs: int) -> None:
 def _call(part: Set) -> None:
     def once(function: Callable[[], object]) -> float:
         function()
-        return 1.0  # of a speed that is worked out and thrown away
+        return 1.0  # any time: the speed that follows from it is discarded
 
     for _ in measured(part, once):
         pass
 
 
 def outside(calls_of: Sequence[Sizes] = small(2, SHORT, "fp16"), device: str = "cuda") -> list[Result]:
-    """What the GPU takes for RoPE inside the package, and for causal attention after PyTorch has turned q and k."""
+    """GPU times of RoPE inside the package, and of causal attention after PyTorch has rotated q and k."""
     import torch
 
     def turned(x: Any, cos: Any, sin: Any) -> Any:
@@ -104,13 +104,13 @@ def outside(calls_of: Sequence[Sizes] = small(2, SHORT, "fp16"), device: str = "
 
 
 def profiled(tool: str) -> str:
-    """What Nsight Compute counts, as JSON."""
+    """Counters of Nsight Compute, as JSON."""
     found = [profile.run(*made(name), PROFILED_CALL, tool, backward=False, target="portable") for name in PROFILED]
     return profile.document(Machine.here(), found)
 
 
 def recorded(name: str, machine: Machine) -> Record:
-    """What the record holds of a set, if this machine gave it."""
+    """The recorded results of a set, if they come from this machine."""
     try:
         ((_, before, found),) = pages.recorded(name)
     except pages.Damaged:
@@ -122,7 +122,7 @@ def recorded(name: str, machine: Machine) -> Record:
 
 
 def _keep_results(name: str, machine: Machine, record: Record) -> None:
-    """Keeps those of a set's variants, in its order."""
+    """Writes the results of a set's variants, in the set's order."""
     results = [result for spec in SETS[name].specs for result in record.get(Path(spec).stem, {}).values()]
     _keep(name, document(machine, results))
 
@@ -132,13 +132,13 @@ def _keep(name: str, text: str) -> None:
 
 
 def main() -> None:
-    """Measures, if asked to, and writes the pages."""
+    """Measures, unless --page is given, and writes the pages."""
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=style, allow_abbrev=False)
     parser.add_argument("sets", nargs="*", metavar="SET", help=", ".join(SETS))
-    parser.add_argument("--page", action="store_true", help="write the pages alone")
+    parser.add_argument("--page", action="store_true", help="only write the pages")
     parser.add_argument("--ncu", metavar="FILE", default=shutil.which("ncu"), help="Nsight Compute's command line")
-    parser.add_argument("--only", nargs="+", metavar="SPEC", help="measure these variants of the sets alone")
+    parser.add_argument("--only", nargs="+", metavar="SPEC", help="measure only these variants of the sets")
     parser.add_argument("--jobs", metavar="N", type=int, help="compile in N processes before anything is measured")
     asked = parser.parse_args()
     if unknown := [name for name in asked.sets if name not in SETS]:
@@ -162,7 +162,7 @@ def main() -> None:
 
 
 def measure(wanted: Mapping[str, Set], jobs: int | None, ncu: str | None) -> None:
-    """Measures sets and keeps what was found; profiles those of which ncu tells."""
+    """Measures sets and writes their results; for the set `history`, `ncu` also profiles kernels."""
     machine = Machine.here()
     if jobs:
         compile_first(wanted.values(), jobs)

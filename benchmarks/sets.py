@@ -1,4 +1,4 @@
-"""What is measured for the record: which variants, beside whom, in which calls."""
+"""What is measured for the record: which variants, compared with which peers, in which calls."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ LENGTHS, BETWEEN, SHORT = (1024, 4096, 16384), (512, 2048, 8192), (512, 1024, 20
 
 @dataclass(frozen=True)
 class Set:
-    """Variants that are measured for the same calls."""
+    """Variants that are measured with the same calls."""
 
     title: str
     specs: tuple[str, ...]
     peers: tuple[str, ...]
     sizes: tuple[Sizes, ...]
     backward: bool = True
-    replays: bool = False  # what the GPU takes, without the host
-    target: str = bench.BOTH  # whose kernels run
+    replays: bool = False  # GPU time only, without the host
+    target: str = bench.BOTH  # the target whose kernels run
 
 
 def tokens(head_dims: Sequence[int], lengths: Sequence[int] = LENGTHS) -> tuple[Sizes, ...]:
-    """Calls of 16,384 tokens and 2,048 columns of heads in all, bf16."""
+    """Calls with 16,384 tokens and 2,048 columns over all heads, in bf16."""
     return tuple(Sizes(16384 // t, t, t, 2048 // d, 2048 // d, d, d, "bf16") for d in head_dims for t in lengths)
 
 
 def small(batch: int, lengths: Sequence[int], dtype: str) -> tuple[Sizes, ...]:
-    """Calls of 16 heads of 64 columns."""
+    """Calls with 16 heads of 64 columns."""
     return tuple(Sizes(batch, t, t, 16, 16, 64, 64, dtype) for t in lengths)
 
 
@@ -62,6 +62,6 @@ SETS = {
     "rope": Set("RoPE inside", ("rope",), LIBRARIES, small(2, SHORT, "fp16"), backward=False),
     "rope_replayed": Set("RoPE inside, GPU time only", ("rope",), LIBRARIES, small(2, SHORT, "fp16"), replays=True),
 }  # fmt: skip
-# whose kernels Nsight Compute counts, forward, in this call
+# variants whose forward kernels Nsight Compute profiles, and the call
 PROFILED = ("flash1", "flash2_strided_k", "causal")
 PROFILED_CALL = small(2, (4096,), "fp16")[0]

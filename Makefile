@@ -1,10 +1,10 @@
-# A target that needs packages makes its own environment; its stamp file keeps the next run quick.
+# Targets that need packages create their own environment; its stamp file lets the next run skip that.
 PYTHON ?= python3
 WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# processes of one test run share what Python makes of modules and pytest of assertions
+# empty, so that bytecode is written: processes of a test run share compiled modules and rewritten assertions
 export PYTHONDONTWRITEBYTECODE :=
 FLOOR := .venv-floor
 NEWEST := .venv-newest
@@ -15,14 +15,14 @@ SMALL := tests/printing/test_printers.py tests/plan/test_reference.py tests/gpu/
 .PHONY: help demo train docs site bench style quick test gpu-test floor-test newest-test clean
 
 help:
-	@echo "make demo         render a variant and hold it against its reference, forward and backward"
+	@echo "make demo         render a variant and compare it with its reference, forward and backward"
 	@echo "make train        train a small decoder with rendered kernels and with sdpa: two minutes on a CPU"
 	@echo "make quick        style, types, and the tests that are not slow: about two minutes on 2 cores"
 	@echo "make test         all that needs no GPU: style, types, generated files up to date, tests; 15 minutes on 2 cores"
 	@echo "make gpu-test     the generated suites on a GPU; needs torch, triton and pytest, installs nothing"
-	@echo "make bench        measure the recorded set on a GPU, and write the pages of docs that tell of it; installs nothing"
-	@echo "make docs         write docs/reference.md, docs/variants and README's commands again"
-	@echo "make site         README, CONTRIBUTING and docs as pages for a browser: build/site/index.html"
+	@echo "make bench        measure the recorded sets on a GPU and write their pages in docs; installs nothing"
+	@echo "make docs         regenerate docs/reference.md, docs/variants and README's commands"
+	@echo "make site         build README, CONTRIBUTING and docs as a website: build/site/index.html"
 	@echo "make floor-test   part of the tests with the oldest triton; make newest-test: with the newest"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -43,11 +43,12 @@ site: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q --strict -f website/mkdocs.yml
 	@echo "open build/site/index.html"
 
-# every variant shows its values, and its gradients if it has any; the rest of a suite runs for variants that differ in what it touches
+# test_values, with gradients if there are any, runs for every variant; the rest of a suite runs only for these, which
+# differ in what it covers
 CORE := causal_mha flash1 flash2_strided_k packed_rope packed_log_decay rope_swa_softcap alibi runtime_window gpt_oss_window \
 	gpt2_dropout shaw pair_bias t5_decoder bigbird llama3_documents tree_decoding
 
-# of packages, whose style is black's: a name that is set alone is read
+# in packages, which black formats, ruff only looks for errors and for names that are never read
 style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -62,14 +63,15 @@ test: style
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal generated -k 'test_values $(CORE:%=or test_%)'
 
-# SETS="variants rope" measures these alone, ONLY="softcap alibi" of them these variants; JOBS=16 compiles first, in as many processes
+# SETS="variants rope": only these sets; ONLY="softcap alibi": only these variants of them; JOBS=16: compile first, in 16
+# processes
 bench:
 	$(PYTHON) benchmarks/record.py $(SETS) $(JOBS:%=--jobs %) $(if $(ONLY),--only $(ONLY))
 
 gpu-test:
 	$(PYTHON) -m pytest generated tests/gpu/test_gpu.py tests/gpu/test_graphs.py
 
-# torch asks for one version of triton; --no-deps puts another one beside it
+# torch requires one version of triton; --no-deps installs another one all the same
 $(FLOOR)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(FLOOR)
 	$(FLOOR)/bin/python -m pip install -q -c constraints.txt -e '.[dev]'

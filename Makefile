@@ -63,8 +63,8 @@ test: style
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal generated -k 'test_values $(CORE:%=or test_%)'
 
-# SETS="variants rope": only these sets; ONLY="softcap alibi": only these variants of them; JOBS=16: compile first, in 16
-# processes
+# SETS="variants rope": only these sets; ONLY="softcap alibi": only these variants
+# JOBS=16: compile first, in 16 processes
 bench:
 	$(PYTHON) benchmarks/record.py $(SETS) $(JOBS:%=--jobs %) $(if $(ONLY),--only $(ONLY))
 

@@ -1,4 +1,4 @@
-"""A browser without a window, driven over the DevTools protocol through a pair of pipes."""
+"""A headless browser, driven over the DevTools protocol through a pair of pipes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PATIENCE = 60.0
 
 
 class Browser:
-    """A running browser with one page; keeps the requests that the page made and the errors that it met."""
+    """A running browser with one page; keeps the requests that the page made and the errors that occurred."""
 
     def __init__(self, profile: Path) -> None:
         assert PROGRAM is not None
         commands, answers = os.pipe(), os.pipe()
-        # beyond the numbers that the browser wants them under
+        # at numbers above 3 and 4, under which the browser expects them
         ends = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (commands[0], answers[1])]
         shell = 'reads=$1 writes=$2; shift 2; exec "$@" 3<&$reads 4>&$writes'
         options = [*_OPTIONS.split(), f"--user-data-dir={profile}", "about:blank"]
@@ -63,7 +63,7 @@ class Browser:
         os.write(self._in, json.dumps(message).encode() + b"\0")
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """What a command of the protocol gives."""
+        """The result of a command of the protocol."""
         self._count += 1
         wanted = self._count
         message: dict[str, Any] = {"id": wanted, "method": method, "params": parameters}
@@ -100,7 +100,7 @@ class Browser:
             self.errors.append(str(facts["args"]))
 
     def open(self, path: Path) -> None:
-        """Loads a file and waits until it is there."""
+        """Opens a file and waits until it has loaded."""
         self.requests.clear()
         self.errors.clear()
         before = self._loaded
@@ -109,7 +109,7 @@ class Browser:
             self._read()
 
     def value(self, script: str) -> Any:
-        """The value of a JavaScript expression, promises awaited."""
+        """The value of a JavaScript expression; promises are awaited."""
         found = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, (script[:500], found["exceptionDetails"])
         return found["result"].get("value")
@@ -126,7 +126,7 @@ class Browser:
         self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def press(self, key: str) -> None:
-        """Presses a key that has a name."""
+        """Presses a key that is given by name."""
         codes = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
         for kind in ("rawKeyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key])

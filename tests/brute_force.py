@@ -1,4 +1,4 @@
-"""What tiles see of a mask, by looking at every place, beside what spans say of it."""
+"""What tiles see of a mask, by checking every pair of positions, compared with what spans say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sides(scene: Scene) -> dict[str, range]:
 
 
 def inside(lo: Node | None, hi: Node | None, env: Scene, among: range) -> set[int]:
-    """The positions from one end to the other."""
+    """The positions from `lo` up to, not including, `hi`; None is the end of `among`."""
     first = among.start if lo is None else evaluate(lo, env)
     past = among.stop if hi is None else evaluate(hi, env)
     return {x for x in among if first <= x < past}
@@ -28,7 +28,7 @@ def inside(lo: Node | None, hi: Node | None, env: Scene, among: range) -> set[in
 def cells(
     found: Sequence[Span], truth: Mapping[tuple[int, int], bool], scene: Scene, along: Literal["k", "q"], tile: int
 ) -> Iterator[Cell]:
-    """For each tile of the other side: what is seen and full in truth, and what the spans say."""
+    """For each tile of the other side: the positions that are really seen and full, and those that spans say."""
     assert 1 <= len(found) <= 8
     other = "q" if along == "k" else "k"
     positions, sought = sides(scene)[other], sides(scene)[along]

@@ -1,4 +1,4 @@
-"""Random calls of decoding, and what they should give: the reference of the same package, sequence by sequence."""
+"""Random calls of decoding, and their expected results: the package's reference, sequence by sequence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Values = dict[str, Any]
 
 def package(folder: Path, name: str, text: str, exports: str = "decode") -> ModuleType:
     """The package of a spec that decodes."""
-    # a machine with a GPU may lack what renders
+    # a machine with a GPU may lack the packages that rendering needs
     import unformatted
 
     from attnforge.language import spec
@@ -36,7 +36,7 @@ def package(folder: Path, name: str, text: str, exports: str = "decode") -> Modu
 
 
 def forget(package: ModuleType) -> None:
-    """Has calls of decoding choose their kernels anew."""
+    """Makes calls of decoding choose their kernels again."""
     package.decode.CALLS.clear()
     importlib.import_module(f"{package.__name__}.runtime").LaunchCache.known.clear()
 
@@ -53,7 +53,7 @@ class Sequences:
     seed: int = 0
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
-    v_width: int = 0  # as wide as keys where it is 0
+    v_width: int = 0  # 0: as wide as keys
     latent: bool = False  # whether values are the first columns of keys
     q: list[torch.Tensor] = field(init=False)
     k: list[torch.Tensor] = field(init=False)
@@ -74,11 +74,11 @@ class Sequences:
 
     @property
     def seq_lens(self) -> torch.Tensor:
-        """How many keys they have."""
+        """The number of keys of each sequence."""
         return torch.tensor(self.lengths, dtype=torch.int32, device=self.device)
 
     def cuts(self, side: str = "q") -> Values:
-        """Where new tokens of each begin, or keys, as keywords."""
+        """The offsets of each sequence's new tokens or keys, as keywords."""
         counts = self.new if side == "q" else self.lengths
         cu = torch.tensor([0, *counts], device=self.device).cumsum(0).int()
         return {f"cu_seqlens_{side}": cu, f"max_seqlen_{side}": max(counts)}
@@ -86,14 +86,14 @@ class Sequences:
 
 @dataclass
 class Cache:
-    """Keys and values of sequences in pages in random order, or one behind the other; all else is NaN."""
+    """Keys and values of sequences in pages in random order, or in consecutive rows; everything else is NaN."""
 
     of: Sequences
     page: int = 16
     paged: bool = True
-    room: int = 0  # keys of a sequence
-    swapped: bool = False  # whether heads stand before places
-    starts: Sequence[int] = ()  # without pages: places of the sequences' first keys
+    room: int = 0  # slots per sequence
+    swapped: bool = False  # whether heads come before slots
+    starts: Sequence[int] = ()  # without pages: slots of the sequences' first keys
 
     def __post_init__(self) -> None:
         s = self.of
@@ -110,30 +110,30 @@ class Cache:
             self.v = self.k[..., : s.v[0].shape[-1]]
 
     def empty(self, rest: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Pages full of what nobody should read."""
+        """Pages full of values that nothing should read."""
         lost, swapped = math.nan if dtype.is_floating_point else -7, self.swapped and len(rest) == 2
         shape = (self.total, rest[0], self.size, rest[1]) if swapped else (self.total, self.size, *rest)
         pages = torch.full(shape, lost, dtype=dtype, device=self.of.device)
         return pages.transpose(1, 2) if swapped else pages
 
     def slots(self, b: int) -> torch.Tensor:
-        """Where the tokens of a sequence stand."""
+        """The slots of a sequence's tokens."""
         place = torch.arange(self.of.lengths[b])
         if self.table is None:
             return (b * self.room + (self.starts[b] if self.starts else 0) + place).to(self.of.device)
         return (self.table[b][place // self.page] * self.page + place % self.page).to(self.of.device)
 
     def stored(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Values of each token, put where keys stand."""
+        """Values of each token, in pages like the keys."""
         pages = self.empty(rows[0].shape[1:], rows[0].dtype)
         for b, x in enumerate(rows):
             pages[self.slots(b) // self.size, self.slots(b) % self.size] = x
         return pages
 
     def fill(self, append: Callable[..., None], turned: Callable[[int], Values] = lambda b: {}) -> Cache:
-        """The same, with keys and values in it; `turned` are the keywords by which a sequence's keys are rotated.
+        """The same cache, filled with keys and values; `turned` gives the keywords that rotate a sequence's keys.
 
-        What is stored as it came stands there already, but for the last tokens: each takes a program, and time.
+        If keys are stored unchanged, all but the last tokens are copied in advance: appending one takes a program.
         """
         for b, (k, v) in enumerate(zip(self.of.k, self.of.v, strict=True)):
             given, slots = turned(b), self.slots(b)
@@ -146,8 +146,8 @@ class Cache:
         return self
 
     def pages(self, seen: Callable[[int], int] = lambda length: 0) -> Values:
-        """The page table as a keyword, or the first keys' places; pages in front of all that is `seen` and behind the
-        last key are nobody's.
+        """The page table as a keyword, or the slots of the first keys; pages before the first key `seen` and after the
+        last key belong to nobody.
         """
         if self.starts:
             return {"k_starts": torch.tensor(self.starts, dtype=torch.int32, device=self.of.device)}
@@ -161,9 +161,9 @@ class Cache:
 
 
 def hold_float8(s: Sequences, cache: Cache, form: str) -> Values:
-    """Fills a cache of latent heads with keys as float8, and gives scales of some form; those of nobody's keys are NaN.
+    """Fills a cache of latent heads with float8 keys; returns scales of the given form, NaN for slots of nobody.
 
-    Keys and values of the sequences become what the cache holds, times their scales.
+    Keys and values of the sequences become those in the cache, times their scales.
     """
     cache.k = cache.k.to(torch.float8_e4m3fn)
     cache.v = cache.k[..., : s.v[0].shape[-1]]
@@ -185,7 +185,7 @@ def hold_float8(s: Sequences, cache: Cache, form: str) -> Values:
 def expected(
     package: ModuleType, s: Sequences, given: Callable[[int], Values] = lambda b: {}
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Out and LSE of each sequence by the reference; `given` are its keywords."""
+    """Output and LSE of each sequence by the reference; `given` returns its keywords for a sequence."""
     found = []
     for b, n in enumerate(s.lengths):
         if n == 0 or s.new[b] == 0:
@@ -207,7 +207,7 @@ def expected(
 
 
 def at_odd_places(x: torch.Tensor) -> torch.Tensor:
-    """The same numbers of one byte in rows that begin at odd and at even places."""
+    """The same one-byte numbers, in rows that begin at odd and at even addresses."""
     wide = torch.empty(*x.shape[:-1], x.shape[-1] + 1, dtype=x.dtype, device=x.device)
     wide[..., 1:] = x
     return wide[..., 1:]

@@ -1,6 +1,6 @@
-"""A process for tests that compile kernels: it has imported torch and triton for a GPU, and forks for each of them.
+"""A process for tests that compile kernels: it has imported torch and triton for a GPU, and forks for each test.
 
-To start one takes seconds, and a process in which kernels are interpreted can compile none.
+Starting one takes seconds, and a process that interprets kernels cannot compile any.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# before code that reads what the assembler gets, and not what it makes of it, which takes time
+# put before code that reads the input of the assembler: this skips the assembler, which takes time
 UNASSEMBLED = """
 from triton.backends.nvidia.compiler import CUDABackend
 CUDABackend.make_cubin = lambda *_: b""
 """
-# before code that reads what comes before LLVM
+# put before code that reads only stages before LLVM
 UNLOWERED = f"""{UNASSEMBLED}
 CUDABackend.make_llir = lambda self, source, metadata, *_: metadata.update(shared=0, name="unlowered") or ""
 CUDABackend.make_ptx = lambda *_: ""
@@ -28,13 +28,13 @@ CUDABackend.make_ptx = lambda *_: ""
 
 
 class Compiler:
-    """The process, which is started with the first code that it gets."""
+    """The process, which is started when it gets its first code."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, code: str, folder: Path, *arguments: str) -> list[str]:
-        """The lines that code prints, which finds the folder and arguments in sys.argv; kernels are kept in there."""
+        """Runs code and returns its printed lines; sys.argv has the folder, where kernels are cached, and arguments."""
         self._process = self._process or _started()
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps([code, str(folder), *arguments]) + "\n")
@@ -58,7 +58,7 @@ def _started() -> subprocess.Popen[str]:
 
 
 def serve() -> None:
-    """The other end: forks for each line."""
+    """The main loop of the process: forks for each line it reads."""
     import torch  # noqa: F401
     import triton.experimental.gluon.language.nvidia.hopper  # noqa: F401
     import unformatted
@@ -67,7 +67,7 @@ def serve() -> None:
     import attnforge.gpu.compile  # noqa: F401
     from attnforge.source import resources
 
-    triton_key()  # or each process would read all of the compiler for its sum
+    triton_key()  # or each process would read the whole compiler for its hash
     for name in ("causal", "deepseek_mla_absorbed", "flash1"):  # or each process would compile their templates again
         unformatted.package(resources.variants()[name])
     gc.freeze()

@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Settings and fixtures that all tests share."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from compiling import Compiler
 from devices import INTERPRETER
 from hypothesis import HealthCheck, settings
 
-# how long a draw takes says nothing, where other tests keep a machine busy
+# the duration of a draw means nothing while other tests keep the machine busy
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Called by pytest: what concerns the whole takes longest, and begins first, so that no worker waits for it."""
+    """Called by pytest: tests of the whole project take longest, so they start first and no worker waits for them."""
     items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
 
 
 @pytest.fixture(autouse=True)
 def whether_kernels_are_interpreted() -> Iterator[None]:
-    """Stays what it was: whoever compiles in a test's own process turns the interpreter off."""
+    """Is restored after each test: compiling in a test's own process turns the interpreter off."""
     before = os.environ.get(INTERPRETER)
     yield
     if before is None:

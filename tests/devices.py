@@ -12,16 +12,16 @@ INTERPRETER = "TRITON_INTERPRET"
 GPU = torch.cuda.is_available() and os.environ.get(INTERPRETER) != "1"
 if not GPU:
     os.environ[INTERPRETER] = "1"
-    import triton  # noqa: F401  # now: what it imports later, with the interpreter turned off, cannot be interpreted
+    import triton  # noqa: F401  # now: if it were imported later, with the interpreter off, it could not interpret
 
 
 def default() -> contextlib.AbstractContextManager[object]:
-    """Has tensors made where kernels run: on the CPU as ever, with no call of torch looked through for a device."""
+    """Makes tensors where kernels run; on the CPU without a device context, which would intercept each torch call."""
     return torch.device("cuda") if GPU else contextlib.nullcontext()
 
 
 def moved(given: Any) -> Any:
-    """A tensor, or what of a call's arguments are tensors, where kernels run."""
+    """A tensor, or the tensors among a call's arguments, on the device where kernels run."""
     if isinstance(given, dict):
         return {name: moved(x) for name, x in given.items()}
     return given.cuda() if GPU and isinstance(given, torch.Tensor) else given

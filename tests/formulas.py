@@ -1,4 +1,4 @@
-"""Attention written out by hand, term by term: what the printed references are held against."""
+"""Attention written out by hand, term by term, with which the printed references are compared."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Place:
 
 
 def _within(cell: int, other: int, count: int, radius: int) -> bool:
-    """Whether a cell sees another one of its line: a window of 2 * radius + 1 cells that never leaves the line."""
+    """Whether a cell sees another one of its line: its window of 2 * radius + 1 cells never leaves the line."""
     first = max(0, min(cell - radius, count - (2 * radius + 1)))
     return first <= other < first + 2 * radius + 1
 
@@ -56,7 +56,7 @@ MASKS: dict[str, Callable[[Place, Options, Options], bool]] = {
 
 
 def visible(mask: Any, at: Place, x: Options) -> bool:
-    """Whether a mask term, as the YAML file has it, shows a key."""
+    """Whether a mask term, as written in the YAML file, shows a key."""
     name, options = (mask, {}) if isinstance(mask, str) else next(iter(mask.items()))
     if name in ("any", "all"):
         return (any if name == "any" else all)(visible(m, at, x) for m in options)
@@ -71,7 +71,7 @@ def _softcap(score: torch.Tensor, i: torch.Tensor, j: torch.Tensor, o: Options, 
 
 
 def alibi_slopes(heads: int) -> torch.Tensor:
-    """The published slopes; a count of heads that is no power of two takes every other one of the next power."""
+    """The published slopes; heads beyond a power of two take every other slope of the next power."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2.0 ** (-8 * (h + 1) / power) for h in range(power)]
     slopes += [2.0 ** (-4 * (2 * h + 1) / power) for h in range(heads - power)]
@@ -94,7 +94,7 @@ def _bias(score: torch.Tensor, i: torch.Tensor, j: torch.Tensor, o: Options, x: 
 
 
 def bucket(distance: int, buckets: int, furthest: int, bidirectional: bool) -> int:
-    """The bucket of a key so far before the query, in whole numbers as far as it goes."""
+    """The bucket of a key at this distance before the query, in integer arithmetic where possible."""
     first = 0
     if bidirectional:
         buckets //= 2
@@ -102,7 +102,7 @@ def bucket(distance: int, buckets: int, furthest: int, bidirectional: bool) -> i
     distance, exact = max(distance, 0), buckets // 2
     if distance < exact:
         return first + distance
-    # the largest bucket whose first distance, exact * (furthest / exact) ** (n / rest), is not beyond
+    # the largest bucket whose first distance, exact * (furthest / exact) ** (n / rest), is not greater
     rest = buckets - exact
     passed = [n for n in range(rest) if (distance / exact) ** rest >= (furthest / exact) ** n * (1 - 1e-9)]
     return first + exact + passed[-1]
@@ -139,7 +139,7 @@ def rotated(x: torch.Tensor, rope: Options, cos: torch.Tensor, sin: torch.Tensor
 def attention_by_hand(
     spec: Options, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, x: Options, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Out and LSE in fp64 of dense inputs, from the YAML document of a variant whose terms are all named ones."""
+    """Output and LSE in fp64 for dense inputs, from the YAML document of a variant with named terms only."""
     B, Tq, Hq, D = q.shape
     Tk, Hkv = k.shape[1], k.shape[2]
     i, j = torch.arange(Tq) + Tk - Tq, torch.arange(Tk)

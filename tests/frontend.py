@@ -1,6 +1,6 @@
-"""Whether the compiler takes kernels: it looks at types, where the interpreter only looks at values. Needs no GPU.
+"""Whether the compiler accepts kernels: it checks types, while the interpreter only has values. Needs no GPU.
 
-`python tests/frontend.py FOLDER` goes through the specs of a folder.
+`python tests/frontend.py FOLDER` checks the specs of a folder.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from attnforge.source import resources
 
 
 def lowered(case: cases.Case, target: Any) -> None:
-    """Turns a kernel into the compiler's first intermediate form, as far as a kernel's types matter."""
+    """Lowers a kernel to the compiler's first intermediate representation, which is where types are checked."""
     from triton._C.libtriton import ir
     from triton.compiler import make_backend
 
     backend = make_backend(target)
-    # whether whole numbers overflow is worked out for the debug mode alone, and takes a seventh of the time
+    # overflow checks of integers are for the debug mode only, and take a seventh of the time
     options = backend.parse_options({**case.options, "sanitize_overflow": False})
     context = ir.context()
     ir.load_dialects(context)
@@ -34,11 +34,11 @@ def lowered(case: cases.Case, target: Any) -> None:
 
 
 def faults(path: Path) -> list[str]:
-    """The kernels of a spec that the compiler does not take, and why."""
+    """The kernels of a spec that the compiler rejects, and why."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         launches = unformatted.launches(path, Path(folder), 64, "bf16")
-        # others have some of the kernels for these; tiles differ in numbers alone, the last has as many workers as any
+        # other targets have a subset of these kernels; tiles only differ in numbers, and the last has the most workers
         (target,) = compile.targets(("sm_90",)).values()
         for case in {case.name: case for case in launches.of("sm_90")}.values():
             try:
@@ -49,11 +49,11 @@ def faults(path: Path) -> list[str]:
 
 
 def main() -> None:
-    """Goes through a folder."""
+    """Checks the specs of a folder."""
     import torch  # noqa: F401 - once, not in each process of the pool
     import triton  # noqa: F401
 
-    gc.disable()  # it ends soon, and a tenth of the time goes into trees that are no garbage
+    gc.disable()  # it ends soon, and collecting would take a tenth of the time
     unformatted.package(resources.variants()["causal"])  # likewise its templates
     with ProcessPoolExecutor() as pool:
         found = [fault for one in pool.map(faults, sorted(Path(sys.argv[1]).glob("*.yaml"))) for fault in one]

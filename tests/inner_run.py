@@ -1,4 +1,4 @@
-"""Generated suites, run inside a test's own process."""
+"""Runs generated suites inside a test's own process."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import unrewritten
 
 
 class Failures:
-    """What a run of pytest inside this process finds."""
+    """A plugin that collects the failures of a run of pytest inside this process."""
 
     def __init__(self) -> None:
         self.reports: list[pytest.TestReport] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Called by pytest: most faults show in values, which come after much else in a suite."""
+        """Called by pytest: most faults show up in values, whose tests come late in a suite, so these run first."""
         items.sort(key=lambda item: not item.name.startswith("test_values"))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -30,9 +30,9 @@ class Failures:
 def failures(suite: Path, *options: str) -> list[pytest.TestReport]:
     """The first failure of a suite, in a process that has imported torch and triton already."""
     found = Failures()
-    # the last of these plugins collects garbage at the end, which takes longer than many a test
+    # the last of these plugins collects garbage at the end, which takes longer than many tests
     without = [f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist", "unraisableexception")]
-    # without the latter option it looks through the folders of all other tests, too
+    # without the second option pytest would also search the folders of all other tests
     place = [f"{option}={suite.parents[1]}" for option in ("--rootdir", "--confcutdir")]
     quiet = ["-q", "-x", "--assert=plain", "-c", os.devnull, *place, *without]
     with contextlib.redirect_stdout(io.StringIO()), unrewritten.assertions():

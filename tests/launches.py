@@ -1,7 +1,7 @@
-"""Runs the host code of packages on a GPU that is none, and holds launches that know their shapes against first ones.
+"""Runs the host code of packages without a GPU, and compares launches with known shapes with first launches.
 
 A script, since it compiles nothing that the interpreter could run: `python launches.py FOLDER NAME...` takes packages
-out of a folder and names those whose second launch hands a kernel anything else than a first one would.
+from a folder and reports whether a second launch passes a kernel anything other than a first one would.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SMALL = Sizes(2, 40, 40, 4, 2, 16, 16, "fp16")
 
 
 class Compiled:
-    """A kernel that notes how it is launched."""
+    """A kernel that records how it is launched."""
 
     notes: list[Any] = []  # noqa: RUF012
     packed_metadata = function = 0
@@ -45,7 +45,7 @@ class Compiled:
         pass
 
     def run(self, x: int, y: int, z: int, stream: int, *rest: Any) -> None:
-        """What triton's own launch calls."""
+        """Called by triton's own launch."""
         self.notes.append(("first", self.variant, (x, y, z), rest[5:]))
 
     def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
@@ -53,7 +53,7 @@ class Compiled:
 
 
 class Forgetful(dict[Any, Any]):
-    """Takes nothing in."""
+    """A dict that keeps nothing."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass
@@ -61,14 +61,14 @@ class Forgetful(dict[Any, Any]):
 
 @dataclasses.dataclass(frozen=True)
 class Saved(Call):
-    """A call that also learns from its LSE."""
+    """A call whose LSE has a gradient, too."""
 
-    dlse: int = 0  # how many numbers behind a boundary of 16 bytes the gradient of the LSE begins
-    kept: int = 0  # and what the forward pass left beside out and LSE
+    dlse: int = 0  # offset of the LSE's gradient from a boundary of 16 bytes, in numbers
+    kept: int = 0  # the same for what the forward pass saved besides output and LSE
 
 
 def pretend() -> None:
-    """Puts a GPU in the place of the machine's own, if it has one."""
+    """Replaces the machine's GPU, if any, by one that does not exist."""
     driver.set_active(
         SimpleNamespace(
             get_current_device=lambda: 0,
@@ -80,7 +80,7 @@ def pretend() -> None:
 
 
 def alternatives(planned: plan.Plan) -> Iterator[Call]:
-    """Calls of which each has another shape, stride, place or type than the others."""
+    """Calls that all differ in a shape, stride, alignment or type."""
     grouped = SMALL.of(planned.spec)
     usual = calls.make(planned, grouped, "cpu")
     yield usual
@@ -103,7 +103,7 @@ def alternatives(planned: plan.Plan) -> Iterator[Call]:
 
 
 def anew(call: Call, numbers: float) -> Call:
-    """The same call with tensors elsewhere, and with other numbers."""
+    """The same call with tensors at other addresses, and with other numbers."""
     operands = tuple(_elsewhere(x) for x in call.operands)
     _, k, v = call.operands
     if v.numel() and v.data_ptr() == k.data_ptr():
@@ -128,18 +128,18 @@ def _learn_from_both(attention: Any, call: Saved) -> None:
 
 
 def _elsewhere(x: torch.Tensor, offset: int | None = None) -> torch.Tensor:
-    """A copy with the same strides, so many numbers behind a boundary of 16 bytes: as many as x, if none is told."""
+    """A copy with the same strides, `offset` numbers after a boundary of 16 bytes; by default as many as x."""
     learned, x = x.requires_grad, x.detach()
     span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
     offset = x.data_ptr() % 16 // x.element_size() if offset is None else offset
     copy = torch.empty(span + offset, dtype=x.dtype)[offset:]
-    if not x.is_floating_point():  # the others nothing reads: kernels run nowhere
+    if not x.is_floating_point():  # nothing reads floats, as no kernel runs
         copy.copy_(x.as_strided((span,), (1,)))
     return copy.as_strided(x.shape, x.stride()).requires_grad_(learned)
 
 
 def launches(attention: Any, call: Call) -> list[Any]:
-    """All that kernels were given in a forward and any backward pass; tensors of the call's own by their names."""
+    """All arguments of kernels in the forward and any backward pass; the call's own tensors as their names."""
     Compiled.notes = notes = []
     if isinstance(call, Saved):
         _learn_from_both(attention, call)
@@ -163,7 +163,7 @@ def launches(attention: Any, call: Call) -> list[Any]:
 
 
 def check(package: str, planned: plan.Plan) -> None:
-    """Fails where a launch that knows its shapes differs from one that does not."""
+    """Fails if a launch with known shapes differs from a first one."""
     attention = importlib.import_module(package).attention
     launch = importlib.import_module(f"{package}.launch")
     runtime = launch.runtime
@@ -171,7 +171,7 @@ def check(package: str, planned: plan.Plan) -> None:
     launch.natural = lambda lse, *_: lse
     runtime.architecture = lambda device: "sm_90"
     runtime.cache_share = lambda device: 2**12
-    # tensors are to be told apart
+    # pass tensors instead of addresses, so that they can be identified
     runtime.address = lambda x: x
     different = list(alternatives(planned))
     for copies in (True, False):
@@ -181,7 +181,7 @@ def check(package: str, planned: plan.Plan) -> None:
 
 
 def check_decoding(package: str, planned: plan.Plan) -> None:
-    """The same of a package's decoding, which also remembers what its checks found."""
+    """The same for a package's decoding, which also remembers the results of its checks."""
     decode = importlib.import_module(f"{package}.decode")
     runtime = importlib.import_module(f"{package}.decode_launch").runtime
     runtime.multiprocessors = lambda device: 2
@@ -194,7 +194,7 @@ def check_decoding(package: str, planned: plan.Plan) -> None:
     different = list(cached_calls({*keywords}, 2 if planned.spec.grouped else 4))
     if planned.spec.latent:
         q, (k, other) = torch.randn(2, 3, 4, 32).half(), torch.randn(2, 2, 1280, 2, 32).half()
-        # values that are columns of keys, and others with such strides
+        # values that are columns of the keys, and other values with the same strides
         different += [dataclasses.replace(different[0], operands=(q, k, v)) for v in (k[..., :20], other[..., :20])]
     compare(attend, runtime, different, decode.CALLS)
     if planned.decode_training:
@@ -208,7 +208,7 @@ def check_decoding(package: str, planned: plan.Plan) -> None:
 
 
 def latent_calls() -> Iterator[Call]:
-    """Calls of latent heads that Hopper GPUs have a kernel for, each with another shape, stride, place or bound."""
+    """Calls with latent heads for the Hopper kernel that all differ in a shape, stride, alignment or bound."""
     more = {"return_lse": True, "seq_lens": torch.tensor([30, 40], dtype=torch.int32)}
     q, k = torch.randn(2, 1, 64, 576).half(), torch.randn(2, 64, 1, 576).half()
     yield Call(SMALL, (q, k, k[..., :512]), more, ())
@@ -227,7 +227,7 @@ def latent_calls() -> Iterator[Call]:
 
 
 def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
-    """Calls of decoding of which each has another shape, stride, place, type or bound than the others."""
+    """Calls of decoding that all differ in a shape, stride, alignment, type or bound."""
     turned = torch.randn(1280, 8)
     more = {"cos": turned.cos(), "sin": turned.sin(), "sinks": torch.zeros(4), "window": 20}
     more |= {"prefix_len": torch.tensor([3, 5]), "rel_bias": torch.zeros(4, 32)}
@@ -237,7 +237,7 @@ def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
     first = {name: more[name][:1] for name in ("seq_lens", "prefix_len", "tree_mask", "log_decay") if name in more}
     q, (k, v) = torch.randn(2, 3, 4, 16).half(), torch.randn(2, 2, 1280, kv_heads, 16).half()
     yield Call(SMALL, (q, k, v), more, ())
-    # each like the one before it, but for what is given, or for a place
+    # each like the one before, except for an argument or an alignment
     yield Call(SMALL, (q, k, v), {**more, "page_table": torch.arange(2, dtype=torch.int32)[:, None]}, ())
     room = {**more, "out": torch.empty_like(q), "workspace": torch.empty(2**14)}
     yield Call(SMALL, (q, k, v), room, ())
@@ -258,7 +258,7 @@ def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
     cuts = {"cu_seqlens_q": torch.tensor([0, 1, 6], dtype=torch.int32), "max_seqlen_q": 5}
     yield Call(SMALL, (q.reshape(6, 4, 16), k, v), paged | cuts, ())
     if "return_key_sums" in keywords:
-        # as many splits, but not as many tiles of keys
+        # the same number of splits, but another number of tiles of keys
         for most in (1279, 1100):
             yield Call(SMALL, (q, k, v), {**paged, "return_key_sums": True, "max_seqlen_k": most}, ())
     if "window" in keywords:
@@ -270,7 +270,7 @@ def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
 def compare(
     attention: Any, runtime: Any, different: Sequence[Call], checked: dict[Any, Any] | None = None
 ) -> list[str]:
-    """Fails where second launches of different calls differ from first ones; what the first kernel of each takes."""
+    """Fails if second launches of calls differ from first ones; returns the signatures of their first kernels."""
     remembered, checked, found = runtime.LaunchCache.of, {} if checked is None else checked, list[str]()
 
     def forgotten(*_: Any, reach: int = 0) -> Any:
@@ -278,7 +278,7 @@ def compare(
         cache.launches = Forgetful()
         return cache
 
-    # kernels are compiled for a GPU, and calls on the CPU accepted all the same
+    # kernels are compiled for a GPU, but calls with CPU tensors have to be accepted
     os.environ["TRITON_INTERPRET"] = "1"
     for call in different:
         launches(attention, anew(call, 0.5))

@@ -1,4 +1,4 @@
-"""What random expressions are made of: choices, texts, and the inputs that they read."""
+"""The parts of random expressions: choices, texts, and the inputs that they read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_INPUTS = 5
 
 
 class Draw:
-    """Random choices that hang on nothing but the seed: of the standard generator only `random` is promised to stay."""
+    """Random choices that depend only on the seed: Python only guarantees that `random()` stays reproducible."""
 
     def __init__(self, seed: str) -> None:
         self._random = random.Random(seed).random
@@ -28,11 +28,11 @@ class Draw:
         return int(self._random() * end)
 
     def chance(self, probability: float) -> bool:
-        """True as often as that."""
+        """True with this probability."""
         return self._random() < probability
 
     def pick(self, among: Sequence[T]) -> T:
-        """One of them."""
+        """One of the items."""
         return among[self.below(len(among))]
 
 
@@ -43,7 +43,7 @@ class Text(NamedTuple):
     level: int = ATOM
 
     def within(self, level: int) -> str:
-        """The text as an operand, bracketed only where it has to be."""
+        """The text as an operand, in parentheses only if needed."""
         return self.text if self.level >= level else f"({self.text})"
 
 
@@ -56,12 +56,12 @@ def binary(op: str, a: Text, b: Text) -> Text:
 
 
 def call(name: str, *args: Text) -> Text:
-    """A function's call."""
+    """A call of a function."""
     return Text(f"{name}({', '.join(a.text for a in args)})")
 
 
 def negated(a: Text) -> Text:
-    """The negative."""
+    """-a."""
     return Text(f"-{a.within(UNARY)}", UNARY)
 
 
@@ -85,7 +85,7 @@ class Declared:
     """An input that the expressions read."""
 
     name: str
-    axes: tuple[str, ...]  # as a spec names them: "head", "32", "key // 16", "batch % 2"
+    axes: tuple[str, ...]  # as in a spec: "head", "32", "key // 16", "batch % 2"
     dtype: str = "float"
     grad: bool = False
     scan: bool = False
@@ -93,7 +93,7 @@ class Declared:
 
     @property
     def yaml(self) -> str:
-        """The declaration as a spec has it."""
+        """The declaration as in a spec."""
         axes = (f'"{axis}"' if " " in axis else axis for axis in self.axes)
         parts = [f"axes: [{', '.join(axes)}]", f"dtype: {self.dtype}"]
         parts += ["grad: true"] if self.grad else []
@@ -109,7 +109,7 @@ class Declared:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The axes that an expression has to index by hand."""
+        """The axes that an expression has to index explicitly."""
         kinds = self.kinds
         by_hand = {"token", "size"} | {kind for kind in kinds if kinds.count(kind) > 1}
         return tuple(axis for axis, kind in zip(self.axes, kinds, strict=True) if kind in by_hand)
@@ -121,11 +121,11 @@ class Declared:
 
 
 class Inputs(ABC):
-    """The inputs of a spec, declared as its expressions come to need them."""
+    """The inputs of a spec, declared as its expressions need them."""
 
     def __init__(self, draw: Draw, packed: bool) -> None:
         self.draw, self.packed = draw, packed
-        self.shared = Draw("shared")  # which batch entries share an entry
+        self.shared = Draw("shared")  # chooses which batch entries share an entry
         self.inputs: dict[str, Declared] = {}
         self.scoring = False  # a mask reads no input that has a gradient
 
@@ -134,7 +134,7 @@ class Inputs(ABC):
         """A whole number of moderate size."""
 
     def read(self, dtype: str) -> tuple[Text, Declared] | None:
-        """An input as an expression reads it; None where there are enough inputs and none fits."""
+        """An input as an expression reads it; None if there are enough inputs and none fits."""
         known = [x for x in self.inputs.values() if x.dtype == dtype and (self.scoring or not x.grad)]
         if len(self.inputs) < MOST_INPUTS and (not known or self.draw.chance(0.5)):
             given = self._declare(dtype)
@@ -148,7 +148,7 @@ class Inputs(ABC):
         return Text(given.name + (f"[{', '.join(index)}]" if index else "")), given
 
     def per_head(self) -> tuple[Text, Declared] | None:
-        """A whole number of each head or key head; None where there are enough inputs."""
+        """An integer input per head or key head; None if there are enough inputs."""
         if len(self.inputs) >= MOST_INPUTS:
             return None
         axes = self.draw.pick((("head",), ("kv_head",), ("batch", "head"), ("kv_head", "batch")))

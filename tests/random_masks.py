@@ -1,7 +1,7 @@
 """Random masks: conditions on positions and inputs.
 
-Positions, and floats as the call gives them, are the same numbers in every precision: they may be cut, rounded and
-compared. Nothing here is computed with a rounding that could decide between two values.
+Positions, and floats that the call passes, are the same numbers in every precision: they may be clamped, rounded and
+compared. Nothing here is computed with a rounding error that could decide between two values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Conditions(Inputs):
     # -- whole numbers -------------------------------------------------------------------------------------------
 
     def constant(self) -> Text:
-        """A whole number, now and then as a sum of literals."""
+        """A whole number, sometimes as an expression of literals."""
         draw = self.draw
         number = Text(str(draw.pick((0, 1, 2, 3, 4, 5, 7, 8, 11, 16, 31, 32, 33, 40))))
         if draw.chance(0.1):
@@ -76,7 +76,7 @@ class Conditions(Inputs):
     # -- conditions ----------------------------------------------------------------------------------------------
 
     def condition(self, depth: int) -> Text:
-        """A condition that hangs on positions and inputs, without any rounding."""
+        """A condition on positions and inputs, without any rounding."""
         draw = self.draw
         if depth == 0 or draw.chance(0.3):
             ways = (self._monotone, self._monotone, self._periodic, self._compared, self._compared, self._read)
@@ -92,14 +92,14 @@ class Conditions(Inputs):
         return draw.pick(ways_on)()
 
     def degenerate(self) -> Text:
-        """A condition that hides everything or shows everything, said plainly or not."""
+        """A condition that hides everything or shows everything, obviously or not."""
         texts = ["k < 0", "k >= 0", "q < q - 1", "q_len < 0", "1 < 2", "q - k < -5000", "k % 3 > 2", "k * k >= 0"]
         if found := self.read("int"):
             texts += [f"{found[0].text} {op} {found[0].text}" for op in ("==", "!=", "<", ">=")]
         return Text(self.draw.pick(texts), COMPARE)
 
     def _certain(self) -> Text:
-        """A condition, and beside it one that holds everywhere or nowhere: intervals cannot tell which."""
+        """A condition joined with one that holds everywhere or nowhere, which intervals cannot find out."""
         draw, found = self.draw, self.read("int")
         x, plain = found[0] if found else Text(draw.pick("qk")), self._monotone()
         always, never = (binary(op, x, x) for op in draw.pick((("==", "!="), ("<=", "<"), (">=", ">"))))

@@ -1,7 +1,7 @@
-"""Random score terms: of slopes that keep roundings small, and smooth where a rounding could decide.
+"""Random score terms, with slopes that keep rounding errors small, and smooth wherever rounding could matter.
 
-Whatever is computed from the score or by a function is only bent smoothly: an error in its last bit must never choose
-between two values or two slopes.
+Numbers computed from the score or by a function only go through smooth functions: an error in the last bit must never
+decide between two values or two slopes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ONE = Text("1")
 
 
 class Number(NamedTuple):
-    """A float expression; `size` bounds what is usual, `exact` tells that no rounding stands in it."""
+    """A float expression; `size` is its usual magnitude, `exact` means that it involves no rounding."""
 
     text: Text
     size: float = 1.0
@@ -29,7 +29,7 @@ class Scores(Conditions):
     # -- numbers -------------------------------------------------------------------------------------------------
 
     def number(self, depth: int) -> Number:
-        """A float of positions and inputs."""
+        """A float expression of positions and inputs."""
         x = self._leaf() if depth == 0 or self.draw.chance(0.2) else self._composed(depth)
         return x if x.size <= 4 else Number(binary("*", Text(f"{4 / x.size:.2g}"), x.text), 4.0)
 
@@ -43,14 +43,14 @@ class Scores(Conditions):
         return draw.pick((self._of_positions, self._of_positions, self._of_integers))()
 
     def _of_positions(self) -> Number:
-        # the arguments of sin and cos have no rounding: they grow with the position
+        # the arguments of sin and cos are exact, because they grow with the position
         texts = (
             ("tanh((q - k) / 16)", 1), ("sin(k * 0.25)", 1), ("cos((q - k) / 8)", 1), ("exp(-abs(q - k) / 32)", 1),
             ("log(1 + abs(q - k)) / 2", 2), ("sqrt(1 + k) / 8", 2), ("1 / (1 + abs(q - k))", 1), ("(k + 1) / k_len", 1),
             ("sin(0.3 * (k % 16))", 1), ("softplus((k - q) / 64.0)", 1), ("2 ** (-h)", 1), ("h * 0.125", 1),
             ("0.5 ** (1 + abs(q - k) % 5)", 1), ("-abs(q - k) / 64", 2), ("(1 + abs(q - k)) ** -0.5", 1),
             ("floor((q - k) / 4) % 3 / 2", 1), ("(q - k) // 2.5 % 4 / 4", 1), ("(k % 7 - 3) ** 3 / 32", 1),
-            # past 2**31 from the first keys on
+            # these exceed 2**31 at the first keys already
             ("(q - k) * 123456789 % 1009 / 1009", 1), ("k * 7919 * 104729 % 64 / 64", 1),
             ("max(k - q, -16) / 16", 2), ("b % 3 / 4", 1), ("kv_h / (1 + h)", 1), ("(q - k) % 2.5 - 1", 1.5),
         )  # fmt: skip
@@ -89,7 +89,7 @@ class Scores(Conditions):
             lambda: Number(chosen(self.condition(1), a, b), max(s, t)),
             lambda: Number(call("where", self.condition(0), a, b), max(s, t)),
             lambda: Number(power(binary("+", ONE, square), Text(draw.pick(("0.5", "-1", "-0.5", "-1.5")))), s + 1),
-            # of larger exponents a power has roundings of its own
+            # powers with larger exponents have larger rounding errors
             lambda: Number(power(Text(f"1 + {call('sigmoid', a).text}", SUM), call("tanh", b)), 2),
             lambda: Number(power(Text(draw.pick(("2", "1.5", "0.5"))), call("tanh", a)), 2),
             lambda: Number(binary("/", power(a, Text("3")), Text("8")), s**3 / 8),
@@ -99,7 +99,7 @@ class Scores(Conditions):
         return draw.pick(ways)()
 
     def _cut(self, x: Number) -> Number:
-        """What may be done to a number without roundings only."""
+        """Operations that only exact numbers allow."""
         a, draw = x.text, self.draw
         found = self.read("float")
         other = found[0] if found and not found[1].scan else Text("0.5")
@@ -115,7 +115,7 @@ class Scores(Conditions):
         return draw.pick(ways)()
 
     def _bent(self, x: Number) -> Number:
-        """Kinks of the second derivative only."""
+        """Functions with kinks only in the second derivative."""
         a, s = x.text, x.size
         part = call("clamp", a, negated(ONE), ONE)
         texts = (
@@ -128,9 +128,9 @@ class Scores(Conditions):
     # -- terms ---------------------------------------------------------------------------------------------------
 
     def term(self, size: float) -> tuple[str, float]:
-        """The text of a score term, for a score of a usual size, and the size that it leaves.
+        """The text of a score term, for scores of a usual size, and the size of its results.
 
-        Scores that came to next to nothing would have gradients of nothing but roundings.
+        If scores were almost 0, their gradients would be rounding errors only.
         """
         x = self.number(self.draw.below(3))
         a = x.text
@@ -156,7 +156,7 @@ class Scores(Conditions):
         return self.draw.pick([way for way in ways if 1 <= way[1] <= 10] or [("6 * tanh(score / 6)", 6.0)])
 
     def _risky(self, a: Text, size: float) -> list[tuple[str, float]]:
-        """Terms that divide by 0 in the branch that a choice does not take; what chooses stands far from a tie."""
+        """Terms that divide by 0 in the branch that is not taken; the condition is never close to a tie."""
         sign, square = self.draw.pick(("1 - 2 * (k % 2)", "1 if k <= q else -1")), "1 + score * score"
         other = f"{a.within(PRODUCT)} / max(-({sign}), 0)"
         return [

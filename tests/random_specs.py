@@ -1,7 +1,7 @@
 """Random specs, the same for a seed on every machine, and their packages.
 
 `python tests/random_specs.py --count 2000 --out FOLDER` renders packages for a machine that cannot; `--errors FILE`
-tells how close their suites came to failing.
+prints how close their suites came to failing.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from random_inputs import Declared, Draw, Text, binary, opposite
 from random_scores import Scores
 from random_values import visible
 
-# what masks have to leave visible of a random sample of places, unless they hide on purpose
+# the share of a random sample of places that masks have to leave visible, unless they hide on purpose
 LEAST_VISIBLE = 0.15
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Options of shipped terms that have to be the same in all of a spec."""
+    """Options of shipped terms that have to be the same in a whole spec."""
 
     block: int
     buckets: tuple[int, int, bool]
@@ -50,7 +50,7 @@ SHIPPED = (
     Declared("log_decay", ("batch", "token", "head"), scan=True),
     Declared("bias", ("batch", "head", "query", "key")),
 )
-# masks and what they mean; of a number with a keyword, the call may decide
+# masks and their expressions; options have a keyword, for calls that choose the number, and numbers
 ShippedMask = tuple[str, str, dict[str, tuple[str, tuple[int, ...]]]]
 MASKS: tuple[ShippedMask, ...] = (
     ("causal", "k <= q", {}),
@@ -71,7 +71,7 @@ MASKS: tuple[ShippedMask, ...] = (
 
 @dataclass(frozen=True)
 class Term:
-    """A term as YAML has it, and as the plain expression that it stands for."""
+    """A term as in YAML, and as the plain expression that it is short for."""
 
     yaml: str
     text: Text
@@ -85,12 +85,12 @@ class RandomSpec:
     yaml: str
     masks: tuple[str, ...] = ()
     scores: tuple[str, ...] = ()
-    inputs: tuple[Declared, ...] = ()  # those of shipped terms too
+    inputs: tuple[Declared, ...] = ()  # including those of shipped terms
     sink: bool = False
 
 
 def generate(seed: int) -> RandomSpec:
-    """The spec of a seed."""
+    """The spec for a seed."""
     draw = Draw(f"spec {seed}")
     packed, equal, sink, dropout = (draw.chance(p) for p in (0.4, 0.25, 0.15, 0.1))
     head = [line for line, on in zip(HEAD, (packed, equal, sink, dropout), strict=True) if on]
@@ -143,13 +143,13 @@ HEAD = ("layout: packed", "heads: equal", "sink: true", "dropout: true")
 
 
 def _forget(scores: Scores, terms: list[Term]) -> None:
-    """Drops the inputs that no term came to read."""
+    """Drops the inputs that no term reads."""
     words = {word for term in terms for word in re.findall(r"\w+", term.text.text)}
     scores.inputs = {name: given for name, given in scores.inputs.items() if name in words}
 
 
 def _sloping(tree: ast.expr) -> Iterator[str]:
-    """The names that an expression reads where it is not flat."""
+    """The names that an expression reads in parts that are not flat."""
     match tree:
         case ast.Name(id=name):
             yield name
@@ -173,7 +173,7 @@ def _inline(text: Text) -> Term:
 
 
 def _named(term: Term, draw: Draw) -> Term:
-    """The same term, where it is an inline one now and then with a name for a part of it."""
+    """The same term; if it is an inline one, sometimes with a name for a part of it."""
     if not term.yaml.startswith("{expr:") or not draw.chance(0.3):
         return term
     tree = ast.parse(term.text.text, mode="eval")
@@ -186,13 +186,13 @@ def _named(term: Term, draw: Draw) -> Term:
 
 
 class _Naming(ast.NodeTransformer):
-    """Puts the name `part` wherever a text stands."""
+    """Replaces each occurrence of a text by the name `part`."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
     def visit(self, node: ast.AST) -> ast.AST:
-        """The node, or the name in its place."""
+        """The node, or the name that replaces it."""
         if isinstance(node, ast.expr) and ast.unparse(node) == self.text:
             return ast.Name("part")
         return self.generic_visit(node)
@@ -217,7 +217,7 @@ def _shipped(draw: Draw) -> Term:
 
 
 def shipped(mask: ShippedMask, *, keywords: bool) -> Term:
-    """A shipped mask whose options are left to the call, or numbers."""
+    """A shipped mask, with options that the call passes or with numbers."""
     return _filled(mask, {o: word if keywords else str(values[-1]) for o, (word, values) in mask[2].items()})
 
 
@@ -254,7 +254,7 @@ def _not(scores: Scores, sizes: Sizes, depth: int) -> Term:
 
 
 def _score(scores: Scores, sizes: Sizes, size: float) -> tuple[Term, float]:
-    """A score term and the usual size of the score that it leaves."""
+    """A score term and the usual size of its results."""
     draw = scores.draw
     if draw.chance(0.35):
         cap = draw.pick((1.5, 4.0, 30.0))
@@ -282,7 +282,7 @@ def _score(scores: Scores, sizes: Sizes, size: float) -> tuple[Term, float]:
 
 
 def refused(given: RandomSpec) -> str:
-    """Why the language refuses a spec: now and then a factor comes to 0, and what it stands beside gets no gradient."""
+    """Why the language rejects a spec: sometimes a factor is always 0, and the other one gets no gradient."""
     from attnforge.language import spec
     from attnforge.source import errors, resources
 
@@ -299,9 +299,9 @@ def refused(given: RandomSpec) -> str:
 
 
 def write(given: RandomSpec, folder: Path, *, far: bool = False, whole: bool = False) -> None:
-    """Renders a spec's package into a folder, beside its YAML: what runs here of it, or the whole.
+    """Renders a spec's package into a folder, next to its YAML: the files that run here, or the `whole` package.
 
-    Its suite has cases of many keys if they are asked for.
+    With `far`, its suite has cases with many keys.
     """
     import unformatted
 
@@ -325,7 +325,7 @@ def suite(folder: Path, name: str) -> ModuleType:
 
 
 def main() -> None:
-    """Renders packages into a folder, or sums up the errors that their suites wrote down."""
+    """Renders packages into a folder, or summarises the errors that their suites recorded."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--count", type=int, default=100)
     wanted = parser.add_mutually_exclusive_group(required=True)
@@ -341,7 +341,7 @@ def main() -> None:
 
 
 def closest(text: str, count: int = 20) -> Iterator[str]:
-    """The checks that came closest to their limits, out of a table of errors."""
+    """Lines with the checks that came closest to their limits, from recorded errors."""
     lines = [json.loads(line) for line in text.splitlines()]
     shares = [(max(x["error"] / x["limit"] if x["limit"] else 0.0, x["row"]), x["test"]) for x in lines]
     yield f"{len(shares)} checks, {sum(share > 1 for share, _ in shares)} beyond their limit"

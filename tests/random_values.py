@@ -1,4 +1,4 @@
-"""Expressions as Python itself understands them, at one place of a score."""
+"""Expressions as Python itself evaluates them, at one place of a score."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ FUNCTIONS: dict[str, object] = {
 
 
 class Read(float):
-    """A number that may be written with an index."""
+    """A number that may be indexed."""
 
     def __getitem__(self, index: object) -> float:
         return float(self)
 
 
 class Table:
-    """Numbers behind an index that is written by hand."""
+    """Numbers by an index that is written explicitly."""
 
     def __init__(self, at: Callable[[tuple[int, ...]], float]) -> None:
         self._at = at
@@ -40,7 +40,7 @@ class Table:
 
 
 def named(given: Declared, at: Callable[[tuple[int, ...]], float]) -> Read | Table:
-    """What stands for an input in an expression; `at` gives its numbers here, by the index that is written."""
+    """The object for an input in an expression; `at` returns its numbers at this place, by the written index."""
     return Table(at) if given.written else Read(at(()))
 
 
@@ -55,19 +55,19 @@ class Place:
     k: int
     q_len: int
     k_len: int
-    starts: tuple[int, int] | None = None  # where the sequence's queries and keys begin in packed tensors
+    starts: tuple[int, int] | None = None  # offsets of the sequence's queries and keys in packed tensors
 
     @property
     def row(self) -> int:
-        """The query's place in its sequence."""
+        """The query's row in its sequence."""
         return self.q - (self.k_len - self.q_len)
 
     def env(self) -> dict[str, Any]:
-        """What every expression may name."""
+        """The names that every expression may use."""
         return FUNCTIONS | {key: getattr(self, key) for key in ("b", "h", "kv_h", "q", "k", "q_len", "k_len")}
 
     def names(self, inputs: Mapping[str, Any], declared: Iterable[Declared]) -> dict[str, Any]:
-        """What expressions may name where a call has these arguments."""
+        """The names that expressions may use in a call with these arguments."""
         tensors = [given for given in declared if isinstance(inputs.get(given.name), torch.Tensor)]
         env = self.env() | {name: x for name, x in inputs.items() if not isinstance(x, torch.Tensor)}
         return env | {x.name: named(x, functools.partial(self._read, x, inputs[x.name])) for x in tensors}
@@ -103,7 +103,7 @@ class Place:
 
 
 def visible(masks: Sequence[Text], inputs: Iterable[Declared], places: int = 150) -> float:
-    """The part of a sample of places that all masks show."""
+    """The share of a sample of places that all masks show."""
     draw = Draw("places")
     if not masks:
         return 1.0
@@ -120,7 +120,7 @@ def visible(masks: Sequence[Text], inputs: Iterable[Declared], places: int = 150
 
 
 class Sample:
-    """Numbers as the generated suite would make them, roughly; the same for the same index."""
+    """Numbers roughly like those of the generated suite; the same for the same index."""
 
     def __init__(self, draw: Draw, given: Declared) -> None:
         self._draw, self._given, self._known = draw, given, dict[object, float]()

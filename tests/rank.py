@@ -1,7 +1,7 @@
 """One rank of several: `python tests/rank.py FOLDER RANK COUNT` attends to its part of the tokens in a folder's calls.
 
-A call is a file with the package, its keywords, the axes of tokens of those that are cut, and the order of the parts;
-results and gradients are gathered and stored beside it by rank 0. So is what the program `page.py` makes of its tokens.
+A call is a file with the package, its keywords, the token axes of those that are split, and the order of the parts;
+rank 0 gathers results and gradients and stores them next to it. The same holds for the results of `page.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 
 def attended(call: dict[str, Any]) -> dict[str, Any]:
-    """Out, the LSE and the gradients of all ranks, in the order of the tokens; those of what is not cut, added up."""
+    """Output, LSE and gradients of all ranks, in token order; gradients of inputs that are not split are summed."""
     module = importlib.import_module(f"{call['package']}.context_parallel")
     order = {"zigzag": call["zigzag"]}
     given, axes = devices.moved(call["inputs"]), call["axes"]
@@ -33,7 +33,7 @@ def attended(call: dict[str, Any]) -> dict[str, Any]:
     cut = dict(zip(("out", "lse"), zip(found, call["results"], strict=True), strict=True))
     cut |= {f"d{name}": (gradients[name], axes[name]) for name in learned if name in axes}
     whole = {name: module.whole(x.detach(), axis, **order) for name, (x, axis) in cut.items()}
-    for name in (x for x in learned if x not in axes):  # in one order on all ranks
+    for name in (x for x in learned if x not in axes):  # in the same order on all ranks
         dist.all_reduce(gradients[name])
         whole[f"d{name}"] = gradients[name]
     return {name: x.cpu() for name, x in whole.items()}
@@ -50,7 +50,7 @@ if __name__ == "__main__":
     for path in sorted(folder.glob("*.call")):
         try:
             found = attended(torch.load(path))
-        except Exception:  # on all ranks alike
+        except Exception:  # the same on all ranks
             found = {"error": traceback.format_exc()}
         if rank == 0:
             torch.save(found, path.with_suffix(".found"))

@@ -1,7 +1,7 @@
-"""A compiler that traces all twice: functions of two packages are equal code, of which it may take one's for another's.
+"""Makes torch.compile trace everything twice: it may mix up functions of two packages that have equal code.
 
-It keeps what it made of code for a while, and code that stands inside of a function with it (a generator expression, a
-function of its own). Here it keeps that until a trace begins anew, in which each file has to be the one of before.
+It caches the instructions of code objects for a while, including those of nested code (a generator expression, an inner
+function). Here the cache lasts until a trace restarts; then each code object has to be from the same file as before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOLD = "traced twice"
 
 
 def trace_twice(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes a function that has another traced twice, without a break, and runs nothing of it."""
+    """Returns a function that has another one traced twice, without graph breaks, and runs nothing of it."""
     bytecode, symbolic, errors = (importlib.import_module(f"torch._dynamo.{x}") for x in (BYTECODE, SYMBOLIC, ERRORS))
     kept = functools.cache(bytecode._cached_cleaned_instructions.__wrapped__)
     restart, begun = symbolic.SpeculationLog.restart, []

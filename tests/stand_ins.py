@@ -1,4 +1,4 @@
-"""Stand-ins for libraries that recipes are written for: the part of their documented interfaces that recipes use."""
+"""Stand-ins for the libraries of recipes: the parts of their documented interfaces that recipes use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import nn
 
 
 def install() -> None:
-    """Puts a stand-in into the place of each library that is not installed."""
+    """Installs a stand-in for each library that is not installed."""
     for library, modules in LIBRARIES.items():
         if importlib.util.find_spec(library):
             continue
         for name, members in modules.items():
             for i in range(name.count(".") + 1):
                 package = name.rsplit(".", i)[0]
-                # libraries that are installed look whether others are, by their specs
+                # installed libraries check by module specs whether others are installed
                 made = importlib.util.module_from_spec(importlib.machinery.ModuleSpec(package, None))
                 sys.modules.setdefault(package, made)
             vars(sys.modules[name]).update({member.__name__: member for member in members})
@@ -31,7 +31,7 @@ def install() -> None:
 
 
 class VarlenMetadata(NamedTuple):
-    """Where documents begin, and the longest one's length."""
+    """The offsets of documents, and the length of the longest one."""
 
     cu_seq_q: torch.Tensor
     cu_seq_k: torch.Tensor
@@ -40,7 +40,7 @@ class VarlenMetadata(NamedTuple):
 
 
 class VarlenAttention(nn.Module):
-    """An inner attention of documents in a row, which its configuration builds."""
+    """An inner attention for documents in one row, built by its configuration."""
 
     @dataclass(kw_only=True, slots=True)
     class Config:
@@ -65,14 +65,14 @@ class VarlenAttention(nn.Module):
 
 
 class AttentionBackend:
-    """What names the classes of a backend, and says what layers do before they call it."""
+    """Names the classes of a backend, and says what layers do before they call it."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = []
     forward_includes_kv_cache_update = True
 
 
 class AttentionMetadataBuilder:
-    """What makes a batch's metadata for a backend."""
+    """Builds the metadata of a batch for a backend."""
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: Any) -> None:
         self.kv_cache_spec, self.layer_names, self.vllm_config = kv_cache_spec, layer_names, vllm_config
@@ -85,7 +85,7 @@ class AttentionImpl:
 
 @dataclass
 class CommonAttentionMetadata:
-    """What all backends are told of a batch."""
+    """The metadata of a batch that all backends receive."""
 
     query_start_loc: torch.Tensor
     query_start_loc_cpu: torch.Tensor
@@ -99,7 +99,7 @@ class CommonAttentionMetadata:
 
 
 class AttentionBackendEnum(enum.Enum):
-    """The backends that there are."""
+    """The known backends."""
 
     CUSTOM = None
 
@@ -124,7 +124,7 @@ def register_backend(backend: AttentionBackendEnum) -> Any:
 
 
 class Attention(nn.Module):
-    """Attention of a vision transformer."""
+    """The attention of a vision transformer."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class Attention(nn.Module):
 
 
 class ImageAttention(nn.Module):
-    """Attention to an image or to a text, which a processor works out."""
+    """Attention to an image or to a text, computed by a processor."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ ImageAttention.__name__ = "Attention"
 
 
 def plain_processor(attn: Any, hidden_states: Any, encoder_hidden_states: Any, attention_mask: Any) -> Any:
-    """Attention to an image, or to each pixel of one, under a mask that is added to scores [B, T, T]."""
+    """Attention to an image, or to its pixels in a row, with a mask that is added to scores [B, T, T]."""
     assert encoder_hidden_states is None
     x = hidden_states.flatten(2) if hidden_states.dim() == 4 else hidden_states.transpose(1, 2)
     x = attn.group_norm(x).transpose(1, 2)

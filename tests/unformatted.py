@@ -1,4 +1,4 @@
-"""Packages for tests that run them: formatting takes most of the time of a rendering."""
+"""Unformatted packages for tests that run them: formatting takes most of the time of rendering."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ SUITE = "test_{name}.py"
 
 
 def files(loaded: Spec) -> dict[str, str]:
-    """The files of a spec's package as templates print them, before black has seen them."""
+    """The files of a spec's package as templates print them, not formatted by black."""
     with as_printed():
         return render.render(loaded)
 
 
 def interpreted(loaded: Spec, *, suite: bool = False, far: bool = False) -> dict[str, str]:
-    """Those files that the interpreter reaches: kernels for Hopper GPUs take most of the time of the others.
+    """The files that the interpreter runs; of the others, kernels for Hopper GPUs take most of the time.
 
-    A suite without its `far` cases need not ask the spec in which lengths its numbers decide, which takes longer than
-    all else of some specs.
+    Without its `far` cases, a suite need not find the lengths at which a spec's numbers matter, which takes longer than
+    everything else for some specs.
     """
-    from devices import GPU  # turns the interpreter on where there is none, which those who compile have no use for
+    from devices import GPU  # turns the interpreter on if there is none: not wanted by tests that compile
 
     if GPU:
         return files(loaded)
@@ -44,7 +44,7 @@ def interpreted(loaded: Spec, *, suite: bool = False, far: bool = False) -> dict
 
 
 def compiled(loaded: Spec) -> dict[str, str]:
-    """Those files that the compiler reaches: all but the suite."""
+    """The files that the compiler needs: all but the suite."""
     with mock.patch.dict(render._FILES):
         del render._FILES[SUITE]
         return files(loaded)
@@ -63,7 +63,7 @@ def package(path: Path) -> tuple[Spec, emit.Package]:
 
 
 def launches(path: Path, folder: Path, head_dim: int, dtype: str, v_dim: int | None = None) -> cases.Cases:
-    """The kernels of a spec's package, which is written into a folder, for the compiler."""
+    """The kernels of a spec's package, which is written to a folder, as cases for the compiler."""
     loaded = spec.load(path, terms=resources.terms_for(path))
     planned = plan.build(loaded)
     with of_plan(planned):
@@ -73,13 +73,13 @@ def launches(path: Path, folder: Path, head_dim: int, dtype: str, v_dim: int | N
 
 @contextlib.contextmanager
 def of_plan(planned: plan.Plan) -> Iterator[None]:
-    """While it lasts, all is rendered of a plan that is there already, as templates print it."""
+    """A context in which everything is rendered from this plan, as templates print it."""
     with as_printed(), mock.patch.object(plan, "build", return_value=planned):
         yield
 
 
 @contextlib.contextmanager
 def as_printed() -> Iterator[None]:
-    """While it lasts, packages are rendered as templates print them."""
+    """A context in which packages are rendered as templates print them."""
     with mock.patch.object(format, "python", lambda text, template: text):
         yield

@@ -1,4 +1,4 @@
-"""Packages imported as they stand, wherever a test has written them."""
+"""Imports packages from wherever a test has written them, without rewriting their assertions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unittest import mock
 
 
 def module(folder: Path, name: str) -> ModuleType:
-    """A module of a package in a folder, not of one of its name that another test has imported."""
+    """A module of a package in a folder, not of one with the same name that another test has imported."""
     package = name.partition(".")[0]
     for known in [x for x in sys.modules if x.partition(".")[0] == package]:
         if not Path(str(sys.modules[known].__file__)).is_relative_to(folder):
@@ -26,9 +26,9 @@ def module(folder: Path, name: str) -> ModuleType:
 
 @contextlib.contextmanager
 def assertions() -> Iterator[None]:
-    """While it lasts, pytest rewrites none in what is imported: that takes longer than many checks of suites.
+    """A context in which pytest does not rewrite assertions of imports: that takes longer than many checks of suites.
 
-    These say by themselves what failed.
+    The messages of suites say what failed.
     """
     others = [hook for hook in sys.meta_path if type(hook).__name__ != "AssertionRewritingHook"]
     with mock.patch.object(sys, "meta_path", others):

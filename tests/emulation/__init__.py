@@ -1,6 +1,6 @@
-"""Kernels in Gluon without a GPU: groups of warps take turns as chance wills, copies and products take their time.
+"""Kernels in Gluon without a GPU: warp groups take turns at random, and copies and products are asynchronous.
 
-Gluon has no interpreter. What its kernels call is done here on tensors of the CPU, with what makes them hard to get
-right: copies of tiles come when chance wills, a product reads shared memory as late as it may, what nobody wrote is
-NaN, and every access to memory is checked. Layouts, registers and fences are not there: a compiler and a GPU try them.
+Gluon has no interpreter. The functions that its kernels call are emulated here on CPU tensors, including what makes
+kernels hard to get right: copies of tiles arrive at random times, a product reads shared memory as late as possible,
+unwritten memory is NaN, and every access is checked. Layouts, registers and fences need a compiler and a GPU.
 """

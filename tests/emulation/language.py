@@ -1,4 +1,4 @@
-"""What kernels call: names of Triton and of Gluon, as far as kernels for Hopper GPUs and their host need them."""
+"""The functions of Triton and Gluon that kernels for Hopper GPUs and their host code call."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _LAYOUTS = ("Blocked", "DistributedLinear", "DotOperand", "NVMMADistributed", "N
 
 
 class Constant:
-    """A number that a kernel's text knows: a plain one, but for its `value`."""
+    """A compile-time constant: a plain number with a `value`."""
 
     def __new__(cls, x: Any) -> Any:
-        if x is None:  # a layout, which the emulation has none of
+        if x is None:  # a layout: the emulation has none
             return x
         kind = int if isinstance(x, bool) else type(x)
         return type("Constant", (kind,), {"value": property(kind)})(x)
 
 
 class Emulation:
-    """The modules that take Triton's place, and the machine that runs a program right now."""
+    """The modules that replace Triton, and the machine that currently runs a program."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.machine: Machine | None = None
-        self.launched: list[str] = []  # the kernels that ran
+        self.launched: list[str] = []  # names of the kernels that ran
         self.modules = self._modules()
 
     @property
@@ -141,7 +141,7 @@ class Emulation:
             "atomic_add": lambda ptr, x, mask=None, sem=None: ptr.add(x, mask),
             "cast": _cast,
             "where": lambda keep, a, b: Value(torch.where(tensor(keep), _alike(a, b), _alike(b, a))),
-            "maximum": elementwise(torch.fmax),  # which NaN loses
+            "maximum": elementwise(torch.fmax),  # ignores NaN
             "minimum": elementwise(torch.fmin),
             "PropagateNan": SimpleNamespace(ALL=None),
             "clamp": lambda x, low, high, propagate_nan: Value(x.x.clamp(low, high)),
@@ -204,7 +204,7 @@ class Kernel:
         wrapped = [x if name in self.constants else _given(x) for name, x in zip(self.arg_names, given, strict=True)]
         programs = list(itertools.product(*map(range, grid)))
         self.emulation.chance.shuffle(programs)
-        deterministic.fill_uninitialized_memory = False  # or each result would be filled before it is made
+        deterministic.fill_uninitialized_memory = False  # or each new tensor would be filled before it is computed
         try:
             for program in programs:
                 self.emulation.machine = Machine(self.emulation.chance, program, grid)
@@ -215,7 +215,7 @@ class Kernel:
 
 
 class Compiled:
-    """A kernel that was launched, as a launch remembers it."""
+    """A launched kernel, as the launch cache keeps it."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.run = kernel, None
@@ -232,7 +232,7 @@ def _module(name: str, **members: Any) -> ModuleType:
 
 
 def _given(x: Any) -> Any:
-    """An argument as kernels see it."""
+    """An argument as kernels receive it."""
     if isinstance(x, torch.Tensor):
         return Pointer.of(x)
     if isinstance(x, tuple):
@@ -253,7 +253,7 @@ def _summed(dtype: torch.dtype) -> torch.dtype:
 
 
 def _alike(x: Any, other: Any) -> torch.Tensor:
-    """A value, as a number of the type of another one."""
+    """A tensor; a plain number gets the type of the other value."""
     if isinstance(x, Value) or not isinstance(other, Value):
         return tensor(x)
     whole = isinstance(x, float) and not other.x.dtype.is_floating_point
@@ -286,7 +286,7 @@ def _scanned(x: Value, axis: int, combine: Callable[[Value, Value], Value]) -> V
 
 
 def _assembly(text: str, given: Sequence[Any]) -> Any:
-    """What a piece of assembly does, as far as packages have such pieces."""
+    """The effect of inline assembly, for the pieces that packages contain."""
     if "cvt.rn" in text:
         half = torch.bfloat16 if "bf16x2" in text else torch.float16
         low, high = (x.x.to(half).contiguous().view(torch.int16).to(torch.int32) for x in given)

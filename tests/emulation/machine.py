@@ -1,4 +1,4 @@
-"""A multiprocessor: groups of warps that take turns, shared memory, barriers, and engines that copy and multiply."""
+"""A multiprocessor: warp groups that take turns, shared memory, barriers, and engines that copy and multiply."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .values import DType, Misuse, Value, hold, type_of
 
 
 class Stuck(Misuse):
-    """All groups wait."""
+    """All groups wait: a deadlock."""
 
 
 class Barrier:
-    """Waits for as many arrivals, and for all bytes that are expected, round by round."""
+    """A barrier: each round ends after `count` arrivals, and once all expected bytes have arrived."""
 
     def __init__(self) -> None:
         self.count = self.left = self.bytes = self.round = 0
@@ -43,13 +43,13 @@ class Barrier:
         self.arrive(1)
 
     def come(self, count: int) -> None:
-        """Some bytes have come."""
+        """Registers bytes that have arrived."""
         hold(self.bytes >= count, "bytes came that no barrier expects")
         self.bytes -= count
         self._end()
 
     def over(self, phase: int) -> bool:
-        """Whether the round of a last bit is over."""
+        """Whether the round with this phase bit is over."""
         return self.round % 2 != phase
 
 
@@ -109,7 +109,7 @@ class Shared:
         self.memory.copy_(x)
 
     def seen_as(self, dtype: DType, shape: Sequence[int], layout: Any) -> Shared:
-        """The same memory, or the first part of it, as that of other tiles; wide ones lie there as strips."""
+        """The same memory, or its first part, as a tile of another shape; wide tiles are stored as strips."""
         flat = self.memory.reshape(-1).view(dtype.torch)
         count = math.prod(shape)
         *before, rows, columns = shape
@@ -119,7 +119,7 @@ class Shared:
 
 
 class Strips(Shared):
-    """Tiles as they lie in memory by way of strips of 64 columns, or what they are the other way round."""
+    """Tiles that are stored as strips of 64 columns, or `turned`: their transposes."""
 
     def __init__(self, memory: torch.Tensor, turned: bool = False) -> None:
         super().__init__(memory)
@@ -127,7 +127,7 @@ class Strips(Shared):
 
     @property
     def x(self) -> torch.Tensor:
-        """A copy of their values by rows and columns."""
+        """A copy of their values, in rows and columns."""
         rows = self.memory.transpose(-2, -3).flatten(-2)
         return rows.transpose(-1, -2) if self.turned else rows
 
@@ -151,11 +151,11 @@ def shared(dtype: DType, shape: Sequence[int]) -> Shared:
     return Shared(torch.full(list(shape), fill, dtype=dtype.torch))
 
 
-LACKING = (1 << 29) - 1  # the bits of a mantissa in float64 that float32 has not: a sum is rounded towards 0
+LACKING = (1 << 29) - 1  # the bits of float64's mantissa that float32 lacks: a sum is rounded towards 0
 
 
 class Product:
-    """A product that is not waited for: until then it reads its operands, and gives nothing."""
+    """An asynchronous product: until it is waited for, it may read its operands and has no result."""
 
     def __init__(self, left: Any, right: Shared, below: Any, use_acc: Any) -> None:
         self.left, self.right, self.below, self.use_acc = left, right, below, use_acc
@@ -172,13 +172,13 @@ class Product:
         below = self.below.made if isinstance(self.below, Product) else self.below
         (rows, columns), parts = self.shape, self.left.shape[1] // 16
         left = self.left.x.float().view(rows, parts, 16).transpose(0, 1)
-        # 16 columns at a time, in numpy, which is there sooner
+        # 16 columns at a time, in numpy, which is faster here
         first, *others = (left @ self.right.x.float().view(parts, 16, columns)).double().numpy()
         total = first
         if self.use_acc:
             total, others = below.x.double().numpy(), [first, *others]
         bits = total.view(np.int64)
-        with np.errstate(invalid="ignore"):  # of what nobody wrote
+        with np.errstate(invalid="ignore"):  # of unwritten memory
             for product in others:
                 total += product
                 bits &= ~LACKING
@@ -186,12 +186,12 @@ class Product:
 
 
 def always() -> bool:
-    """What a group waits for that lets others go first."""
+    """The condition of a group that only lets others go first."""
     return True
 
 
 def shut() -> threading.Lock:
-    """A lock that one thread waits for until another one releases it."""
+    """A lock that is already taken: a thread waits for it until another one releases it."""
     made = threading.Lock()
     made.acquire()
     return made
@@ -201,7 +201,7 @@ class Group:
     """A group of warps that does one of a program's tasks."""
 
     def __init__(self, machine: Machine, task: Callable[..., Any], given: Sequence[Any]) -> None:
-        self.ready: Callable[[], bool] = always  # whether it may go on
+        self.ready: Callable[[], bool] = always  # whether it may continue
         self.turn = shut()
         self.over = False
         self.products: list[Product] = []
@@ -221,18 +221,18 @@ class Group:
 
 
 class Machine:
-    """What runs one program."""
+    """Runs one program."""
 
     def __init__(self, chance: random.Random, program: Sequence[int], grid: Sequence[int]) -> None:
         self.chance, self.program, self.grid = chance, program, grid
         self.groups: list[Group] = []
         self.at_work: Group | None = None
-        self.copies: list[Callable[[], None]] = []  # that engines have not made yet
+        self.copies: list[Callable[[], None]] = []  # still to be done by the engines
         self.error: BaseException | None = None
         self.ended = shut()
 
     def specialize(self, tasks: Sequence[tuple[Callable[..., Any], Sequence[Any]]]) -> None:
-        """Runs the tasks of groups of warps side by side."""
+        """Runs the tasks of warp groups concurrently."""
         self.groups = [Group(self, task, given) for task, given in tasks]
         for group in self.groups:
             group.thread.start()
@@ -247,7 +247,7 @@ class Machine:
                 store()
 
     def pass_on(self) -> None:
-        """Lets engines copy, and one of the groups that do not wait go on."""
+        """Lets the engines copy, and resumes one of the groups that need not wait."""
         while self.copies and self.chance.random() < 0.5:
             self.copies.pop(self.chance.randrange(len(self.copies)))()
         while True:
@@ -266,7 +266,7 @@ class Machine:
                 self.error = Stuck("every group of warps waits for another one")
 
     def pause(self, ready: Callable[[], bool] = always) -> None:
-        """Lets others go on, at least until something holds."""
+        """Lets others run, at least until the condition holds."""
         group = self.at_work
         if group is None:
             hold(ready(), "a program waits for nobody")
@@ -280,7 +280,7 @@ class Machine:
     # ---- engines
 
     def copy(self, source: Any, place: Sequence[Any], barrier: Barrier, tile: Shared) -> None:
-        """Has a tile copied into shared memory, at some time."""
+        """Starts a copy of a tile into shared memory, which happens at some later time."""
         found = source.tile(place)
 
         def come() -> None:
@@ -291,7 +291,7 @@ class Machine:
         self.pause()
 
     def put(self, target: Any, place: Sequence[Any], tile: Shared, adds: bool) -> None:
-        """Has a tile of shared memory stored or added to memory, before the group waits for it."""
+        """Starts a store or an add of a tile of shared memory to memory, done by the time the group waits for it."""
         group = self.at_work
         assert group
 
@@ -316,7 +316,7 @@ class Machine:
         return made
 
     def wait_for_products(self, left: int, wanted: Sequence[Any]) -> Any:
-        """Waits until `left` products are under way, and gives those wanted; they read their operands only now."""
+        """Waits until at most `left` products are pending, and returns those wanted; operands are read only now."""
         group = self.at_work
         assert group
         self.pause()
@@ -324,7 +324,7 @@ class Machine:
             group.products.pop(0).make()
         found = []
         for product in wanted:
-            if not isinstance(product, Product):  # what a program that knows it needs none has in its place
+            if not isinstance(product, Product):  # the placeholder of a program that needs no product
                 found.append(product)
                 continue
             hold(product.made is not None, "a product is taken before it is there")
@@ -333,7 +333,7 @@ class Machine:
 
 
 class Descriptor:
-    """What engines copy tiles of a tensor by: zeros come for what lies outside of it."""
+    """Describes a tensor to the engines that copy its tiles; entries outside the tensor are zeros."""
 
     def __init__(self, base: Any, shape: Any, strides: Any, block_shape: Any, layout: Any = None) -> None:
         self.base, self.shape, self.strides, self.layout = base, list(shape), list(strides), layout
@@ -367,7 +367,7 @@ class Descriptor:
         return found
 
     def part(self, place: Sequence[Any]) -> torch.Tensor:
-        """The memory of a tile, all of which is there."""
+        """The memory of a tile, which has to be inside the tensor."""
         inside, _ = self._cut(place)
         found = self._whole()[tuple(inside)]
         hold(list(found.shape) == self.block_shape, "a tile outside of a tensor")

@@ -1,4 +1,4 @@
-"""Packages whose kernels for Hopper GPUs run here."""
+"""Packages whose kernels for Hopper GPUs run in the emulation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _number = count()
 
 
 class Package:
-    """A rendered package on a GPU that there is none of."""
+    """A rendered package on an emulated GPU."""
 
     def __init__(self, folder: Path, seed: int = 0, multiprocessors: int = 3) -> None:
         self.emulation = Emulation(seed)
@@ -38,18 +38,18 @@ class Package:
         self.runtime.multiprocessors = lambda device: multiprocessors
         self.runtime.cache_share = lambda device: 2**20
         self.runtime.target = lambda: "hopper"
-        self.runtime.address = lambda x: x  # launches after the first hand on addresses, which tell no tensor here
+        self.runtime.address = lambda x: x  # launches after the first pass addresses, which are not enough here
 
     @contextmanager
     def _in_place(self) -> Iterator[None]:
-        """Has the modules take Triton's place, and memory that nobody wrote hold NaN."""
+        """Replaces Triton by the emulation's modules, and fills unwritten memory with NaN."""
         torch.use_deterministic_algorithms(True)
         hidden = {name: x for name, x in sys.modules.items() if name == "triton" or name.startswith("triton.")}
         for name in hidden:
             del sys.modules[name]
         sys.modules.update(self.emulation.modules)
         try:
-            # packages that see it choose other kernels
+            # packages choose other kernels if they see this setting
             with mock.patch.object(torch, "are_deterministic_algorithms_enabled", return_value=False):
                 yield
         finally:
@@ -68,7 +68,7 @@ class Package:
             return self.module.attention(*given, **more)
 
     def reference(self, *given: torch.Tensor, **more: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Out and the LSE, in float32."""
+        """Output and LSE, in float32."""
         out, lse = self.module.reference(*(x.float() for x in given), **more, return_lse=True)
         return out, lse
 

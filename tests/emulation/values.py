@@ -12,11 +12,11 @@ import torch
 
 
 class Misuse(Exception):
-    """A kernel does what a GPU would not tell of, or not survive."""
+    """A kernel does something that a GPU would not report, or that would crash it."""
 
 
 def hold(holds: Any, told: str) -> None:
-    """Fails with words unless something holds."""
+    """Raises Misuse with this message unless the condition holds."""
     if not holds:
         raise Misuse(told)
 
@@ -35,7 +35,7 @@ class DType:
         return self.name
 
 
-# of int16 and uint16, bits alone are looked at; uint32 counts, up to what int32 holds
+# int16 and uint16 only hold bits; uint32 is used for counts, which fit int32
 TYPES = {
     name: DType(name, getattr(torch, known))
     for name, known in {
@@ -61,12 +61,12 @@ def type_of(x: torch.Tensor) -> DType:
 
 
 def plain(x: Any) -> Any:
-    """What torch calculates with."""
+    """The tensor of a value, or the number itself: what torch computes with."""
     return x.x if type(x) is Value else x
 
 
 def tensor(x: Any) -> torch.Tensor:
-    """A value, or a number as kernels take it."""
+    """The tensor of a value, or of a number with the type it has in kernels."""
     if type(x) is Value:
         return x.x
     return x if isinstance(x, torch.Tensor) else _number(x)
@@ -74,7 +74,7 @@ def tensor(x: Any) -> torch.Tensor:
 
 @functools.lru_cache(4096, typed=True)
 def _number(x: Any) -> torch.Tensor:
-    """A number, of which there is one tensor: nothing writes to a value."""
+    """The tensor of a number, shared by all uses: nothing writes to a value."""
     if isinstance(x, bool):
         return torch.tensor(x)
     return torch.tensor(x, dtype=torch.int32 if isinstance(x, int) else torch.float32)
@@ -165,14 +165,14 @@ def _add_operators() -> None:
 
 
 class Pointer:
-    """Places in a tensor's memory."""
+    """Addresses in a tensor's memory: indices into it."""
 
     def __init__(self, memory: torch.Tensor, place: Any = 0) -> None:
         self.memory, self.place = memory, place
 
     @classmethod
     def of(cls, x: torch.Tensor) -> Pointer:
-        """The first value of a tensor, with all that lies behind it in its memory."""
+        """A pointer to the first value of a tensor, with all the memory after it."""
         rest = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
         return cls(x.detach().as_strided((rest,), (1,)))
 
@@ -189,14 +189,14 @@ class Pointer:
         return Pointer(self.memory, self.place - offset)
 
     def to(self, dtype: DType) -> Pointer:
-        """Its address, which what adds to memory takes."""
+        """The pointer as an integer, for atomic adds in assembly: unchanged."""
         return self
 
     def as_type(self, dtype: DType) -> Pointer:
         return Pointer(self.memory.view(dtype.torch), self.place)
 
     def _places(self, mask: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Places, the first one instead of those that the mask hides, and the mask if it hides any."""
+        """Indices, 0 in place of those that the mask hides, and the mask if it hides any."""
         place = tensor(self.place).long()
         if mask is not None:
             place, mask = torch.broadcast_tensors(place, tensor(mask))
@@ -209,7 +209,7 @@ class Pointer:
 
     def _taken(self, place: torch.Tensor) -> torch.Tensor:
         found = self.memory[place]
-        return found if place.dim() else found.clone()  # of one place there is no copy yet
+        return found if place.dim() else found.clone()  # indexing with a scalar gives a view
 
     def load(self, mask: Any, other: Any) -> Value:
         place, mask = self._places(mask)
@@ -227,7 +227,7 @@ class Pointer:
         self._put(*self._places(mask), x, adds=False)
 
     def add(self, x: Any, mask: Any = None) -> Value:
-        """Adds values, several of them in one place if need be, and gives what was there."""
+        """Adds values, several of them at one place if need be, and returns the previous ones."""
         place, mask = self._places(mask)
         before = self._taken(place)
         self._put(place, mask, x, adds=True)

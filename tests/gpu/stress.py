@@ -1,10 +1,10 @@
-"""Calls kernels for Hopper GPUs with random shapes, again and again, and holds them against the portable ones.
+"""Calls kernels for Hopper GPUs with random shapes, again and again, and compares them with the portable ones.
 
 python tests/gpu/stress.py [--launches N] [--times N] [--seconds S] [--seed N] [--variants NAME,...] [--jobs N]
                            [--small] [--here]
 
-It needs `generator` on PYTHONPATH, and the packages that stand in `generated`.
-The calls run in a process of their own; the first one ends it when it stands still, and tells what was called last.
+It needs `generator` on PYTHONPATH, and the packages in `generated`. The calls run in a process of their own; the parent
+process ends it if it hangs, and prints what was called last.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from attnforge.source import resources
 
 GENERATED = Path(__file__).parents[2] / "generated"
 PATIENCE = 20.0  # seconds that a GPU may take for a call
-COMPILING = 300.0  # seconds that a call may take until it waits for the GPU
-# head sizes of each variant: few of them, since all that is new has to be compiled
+COMPILING = 300.0  # seconds that a call may take before it waits for the GPU
+# head sizes of each variant: few of them, since each new one has to be compiled
 VARIANTS = {
     "causal": (64, 128, 192, 256),
     "full": (80, 128),
@@ -49,20 +49,20 @@ VARIANTS = {
     "packed_causal": (64, 128, 192),
     "packed_rope": (128, 256),
     "llama3_documents": (128,),
-    # a loader hands on what their terms read of each key
+    # variants whose loader passes on the inputs that terms read for each key
     "log_decay": (64, 128, 256),
     "packed_log_decay": (128, 256),
     "forgetting_transformer": (64,),
     "transfusion": (128,),
 }
-V_SIZES = {192: 128}  # those of v, where they are others
+V_SIZES = {192: 128}  # head sizes of v that differ from those of q and k
 LENGTHS = (1, 2, 63, 64, 65, 127, 128, 129, 300, 385, 640, 1000, 1111, 2048, 4097)
-ROWS = 2**16  # of a call, over batch and heads
-APART = {"bf16": 2e-2, "fp16": 4e-3}  # of two right results, beside their size
+ROWS = 2**16  # per call, over batch and heads
+APART = {"bf16": 2e-2, "fp16": 4e-3}  # largest relative difference of two correct results
 
 
 class Wrong(Exception):
-    """Results that are not what they should be."""
+    """Results are wrong."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,14 @@ class Shape:
 
 
 def shapes(names: Sequence[str], seed: int, small: bool) -> Iterator[Shape]:
-    """Random shapes without end; small ones as the compute sanitizer likes them."""
+    """An endless stream of random shapes; `small` ones are for the compute sanitizer."""
     draw = random.Random(seed)
     while True:
         name = draw.choice(list(names))
         lengths = [n for n in LENGTHS if n <= 300] if small else LENGTHS
         k_len = draw.choice(lengths)
         q_len = k_len if name.startswith("packed") or draw.random() < 0.7 else draw.choice(lengths)
-        # no multiple of 16, which is compiled anew, and nor is a single head
+        # no multiples of 16, which would be compiled separately; a single head is not
         kv_heads = draw.choice((1, 3, 7) if not small else (1,))
         longest = max(q_len, k_len)
         batch = draw.randint(1, max(ROWS // (longest * kv_heads * 4), 1)) if not small else 1
@@ -97,7 +97,7 @@ def shapes(names: Sequence[str], seed: int, small: bool) -> Iterator[Shape]:
 
 
 class Package:
-    """A shipped package, once for each target."""
+    """A shipped package, imported once for each target."""
 
     def __init__(self, name: str, device: str = "cuda") -> None:
         path = resources.variants()[name]
@@ -112,20 +112,20 @@ class Package:
         return calls.make(self.planned, shape.sizes.of(self.spec), self.device)
 
     def forward(self, target: str, call: Call) -> torch.Tensor:
-        """Out by the kernels of a target."""
+        """The output by the kernels of a target."""
         with targets.asked(target):
             out: torch.Tensor = self.modules[target].attention(*call.operands, **call.keywords)
         return out
 
     def backward(self, target: str, call: Call, out: torch.Tensor) -> list[torch.Tensor]:
-        """The gradients of all that is learned, by the kernels of a target."""
+        """The gradients of all learned inputs, by the kernels of a target."""
         make = torch.Generator(out.device).manual_seed(1)
         upstream = torch.randn(out.shape, generator=make, device=out.device).to(out.dtype)
         with targets.asked(target):
             return list(torch.autograd.grad(out, call.wanted, upstream, retain_graph=True))
 
     def took(self) -> dict[str, str]:
-        """The targets that a call of `hopper` took, by pass, since this was asked last."""
+        """The targets that calls for `hopper` took since the last call of this method, by pass."""
         known = targets.runtime(self.modules["hopper"])
         found = targets.taken(known)
         known.LaunchCache.known.clear()
@@ -133,15 +133,15 @@ class Package:
 
 
 def hold(what: str, found: torch.Tensor, right: torch.Tensor, limit: float) -> None:
-    """Refuses results that are further from the right ones than such results are."""
+    """Raises Wrong if the relative error of a result is above the limit."""
     apart, size = ((x.double().square().mean().sqrt()) for x in (found - right, right))
     off = float(apart / size.clamp(min=1e-3))
-    if not off <= limit:  # nor a NaN
+    if not off <= limit:  # also refuses NaN
         raise Wrong(f"{what}: {off:.2g} apart")
 
 
 def same(what: str, found: Sequence[torch.Tensor], again: Sequence[torch.Tensor]) -> None:
-    """Refuses results of other bits."""
+    """Raises Wrong if two results differ in any bit."""
     if not all(torch.equal(x, y) for x, y in zip(found, again, strict=True)):
         raise Wrong(f"{what}: other bits the second time")
 
@@ -149,15 +149,15 @@ def same(what: str, found: Sequence[torch.Tensor], again: Sequence[torch.Tensor]
 def stress(
     package: Package, shape: Shape, tell: Callable[[str, float], None], times: int, repeats: bool
 ) -> Counter[str]:
-    """Makes a call by both targets, by that for Hopper GPUs so many `times` more; gives its launches of each pass.
+    """Makes a call for both targets, `times` more for Hopper GPUs; returns the number of its launches by pass.
 
-    `repeats`: gradients of deterministic calls are held against each other, too.
+    `repeats`: also compares the gradients of two deterministic calls.
     """
     call = package.call(shape)
     limit = APART[shape.sizes.dtype]
 
     def done(what: str, function: Callable[[], Any], times: int) -> list[Any]:
-        # one launch behind the other: programs of the next begin while those of the last one end
+        # launches in a row: programs of the next one start while those of the last one end
         tell(f"{shape.told}, {what}", COMPILING)
         made = [function() for _ in range(times)]
         tell(f"{shape.told}, {what}: waiting for the GPU", PATIENCE)
@@ -173,7 +173,7 @@ def stress(
 
     (out,), (right,) = forward("hopper"), forward("portable")
     hold("out", out.detach(), right.detach(), limit)
-    # these are launches that are remembered
+    # these use the launch cache
     for again in forward("hopper", times):
         same("out", [out], [again])
     (expected,) = backward("portable", right)
@@ -193,7 +193,7 @@ def stress(
 
 
 def run(asked: argparse.Namespace) -> None:
-    """Makes the calls, and tells what it does in a line of JSON before each."""
+    """Makes the calls, and prints a line of JSON before each step."""
     packages: dict[str, Package] = {}
     made: Counter[str] = Counter()
     begin, count = time.monotonic(), 0
@@ -208,7 +208,7 @@ def run(asked: argparse.Namespace) -> None:
             break
         if shape.variant not in packages:
             packages[shape.variant] = Package(shape.variant)
-        # work of others changes which program waits for which
+        # concurrent work changes which program waits for which
         if count % 2:
             with torch.cuda.stream(stream):
                 for _ in range(asked.times):
@@ -222,7 +222,7 @@ def run(asked: argparse.Namespace) -> None:
 
 
 def compile_first(names: Sequence[str], jobs: int) -> None:
-    """Calls each variant once with each head size, in so many processes at a time: caches keep what they compile."""
+    """Calls each variant once with each head size, in `jobs` processes at a time, to fill compile caches."""
     wanted = [(name, size) for name in names for size in VARIANTS[name]]
     with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
         list(pool.map(_compile, wanted))
@@ -235,7 +235,7 @@ def _compile(wanted: tuple[str, int]) -> None:
 
 
 def watch(command: Sequence[str]) -> int:
-    """Runs a command that tells in lines what it does; ends it when a step takes longer than the line said."""
+    """Runs a command that prints its steps in lines; ends it if a step takes longer than its line allows."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     lines: queue.Queue[str | None] = queue.Queue()
@@ -245,7 +245,7 @@ def watch(command: Sequence[str]) -> int:
         try:
             line = lines.get(timeout=last["patience"])
         except queue.Empty:
-            # whoever waits for a GPU may take a while to end
+            # a process that waits for a GPU may take a while to end
             process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=30)
@@ -260,7 +260,7 @@ def watch(command: Sequence[str]) -> int:
 
 
 def _read(stream: IO[str], lines: queue.Queue[str | None]) -> None:
-    """Puts what a command tells into a queue, and None at its end; others may have written there, too."""
+    """Puts the JSON lines of a command into a queue, and None at its end; other lines may be mixed in."""
     with stream:
         for line in stream:
             if line.startswith("{"):
@@ -274,17 +274,17 @@ def _failed(how: str, last: Mapping[str, Any]) -> int:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """The command line; gives the exit code."""
+    """The command line; returns the exit code."""
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=style, allow_abbrev=False)
     parser.add_argument("--launches", type=int, default=10_000, help="passes by kernels for Hopper GPUs")
-    parser.add_argument("--times", type=int, default=16, help="launches of each shape and pass beside the first")
-    parser.add_argument("--seconds", type=float, default=0, help="stop after so many; 0: do not")
+    parser.add_argument("--times", type=int, default=16, help="launches of each shape and pass after the first")
+    parser.add_argument("--seconds", type=float, default=0, help="stop after this many; 0: no limit")
     parser.add_argument("--seed", type=int, default=0, help="of the shapes")
     parser.add_argument("--variants", type=lambda text: text.split(","), default=[*VARIANTS], metavar="NAME,...")
-    parser.add_argument("--jobs", type=int, default=0, help="compile in so many processes before")
+    parser.add_argument("--jobs", type=int, default=0, help="compile in this many processes first")
     parser.add_argument("--small", action="store_true", help="short sequences and few heads")
-    parser.add_argument("--here", action="store_true", help="in this process, with nobody to watch it")
+    parser.add_argument("--here", action="store_true", help="in this process, without a watchdog")
     asked = parser.parse_args(given)
     if unknown := set(asked.variants) - set(VARIANTS):
         parser.error(f"unknown variant {min(unknown)!r}; there are {', '.join(VARIANTS)}")

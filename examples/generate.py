@@ -268,7 +268,7 @@ def shown(requests: Sequence[Request], console: Console) -> None:
 @click.option(
     "--prompt", "prompts", multiple=True, default=TEXTS, help="A text to continue; may be given several times."
 )
-@click.option("--tokens", default=9, show_default=True, type=click.IntRange(1), help="Most to generate for each.")
+@click.option("--tokens", default=9, show_default=True, type=click.IntRange(1), help="Maximum per prompt.")
 @click.option("--places", default=3, show_default=True, type=click.IntRange(1), help="Sequences that run at once.")
 @click.option("--pages", default=12, show_default=True, type=click.IntRange(1), help="Pages of the cache.")
 @click.option("--page", default=8, show_default=True, type=click.IntRange(1), help="Tokens per page.")

@@ -146,8 +146,8 @@ class Cache:
         return self
 
     def pages(self, seen: Callable[[int], int] = lambda length: 0) -> Values:
-        """The page table as a keyword, or the slots of the first keys; pages before the first key `seen` and after the
-        last key belong to nobody.
+        """The page table as a keyword, or the slots of the first keys; table entries before the first key `seen` and
+        after the last key point to an unused page.
         """
         if self.starts:
             return {"k_starts": torch.tensor(self.starts, dtype=torch.int32, device=self.of.device)}
@@ -161,7 +161,7 @@ class Cache:
 
 
 def hold_float8(s: Sequences, cache: Cache, form: str) -> Values:
-    """Fills a cache of latent heads with float8 keys; returns scales of the given form, NaN for slots of nobody.
+    """Fills a cache of latent heads with float8 keys; returns scales of the given form, NaN for unused slots.
 
     Keys and values of the sequences become those in the cache, times their scales.
     """

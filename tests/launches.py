@@ -1,6 +1,6 @@
 """Runs the host code of packages without a GPU, and compares launches with known shapes with first launches.
 
-A script, since it compiles nothing that the interpreter could run: `python launches.py FOLDER NAME...` takes packages
+A script, since it runs with the interpreter turned off: `python launches.py FOLDER NAME...` takes packages
 from a folder and reports whether a second launch passes a kernel anything other than a first one would.
 """
 

@@ -146,7 +146,7 @@ class Strips(Shared):
 
 
 def shared(dtype: DType, shape: Sequence[int]) -> Shared:
-    """A buffer that nobody has written yet."""
+    """A buffer that has not been written yet."""
     fill = float("nan") if dtype.is_floating() else -(2**30)
     return Shared(torch.full(list(shape), fill, dtype=dtype.torch))
 

@@ -1,7 +1,7 @@
 """Runs the host code of packages without a GPU, and compares launches with known shapes with first launches.
 
 A script, since it runs with the interpreter turned off: `python launches.py FOLDER NAME...` takes packages
-from a folder and reports whether a second launch passes a kernel anything other than a first one would.
+from a folder and fails if a second launch passes a kernel anything other than a first one would.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ Find = Callable[[str], ModuleType]
 SUMS = "sums over tokens start at the first row of a tile: the bits of a row depend on where that is"
 PACKED = "attention of this package takes packed sequences alone, and those of a cache have room behind them"
 REFUSED = {
-    "blocked": "with a mask such as block_sparse, the bits of a row depend on its tile",
+    "blocked": "the bits of a row depend on its tile with a mask such as block_sparse",
     "packed_training": PACKED,
     "packed_rows": PACKED,
     "left_out_packed": PACKED,

@@ -371,7 +371,7 @@ def test_the_bits_of_training_cannot_be_had(variant: Find) -> None:
     c = Cache(s).fill(decoding.append)
     given = {"log_decay": torch.zeros(c.total, 16, 4), **c.pages()}
     with pytest.raises(
-        ValueError, match="bitwise: expected None, as sums over tokens are taken from the first row of a"
+        ValueError, match="bitwise: expected None, as sums over tokens start at the first row of a tile"
     ):
         decoding.attend_with_cache(torch.stack(s.q), c.k, c.v, s.seq_lens, bitwise="training", **given)
 

@@ -109,7 +109,7 @@ def refusal(spec: Spec, by_tile: bool) -> str:
     if any(given.scan for given in spec.inputs):
         return "sums over tokens start at the first row of a tile: the bits of a row depend on where that is"
     if by_tile:
-        return "with a mask such as block_sparse, the bits of a row depend on its tile"
+        return "the bits of a row depend on its tile with a mask such as block_sparse"
     return ""
 
 

@@ -207,8 +207,8 @@ def _grid(plan: Plan) -> list[str]:
         found += _paragraph(
             f"The grid of {names} is (heads of a group, tiles, groups) or, from 65536 tiles on, (tiles,",
             "heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all",
-            f"{'sequences' if plan.storage.cut else 'batch entries'}; a group is as many heads as fit the rows that",
-            "their programs loop over into a third of the L2 cache.",
+            f"{'sequences' if plan.storage.cut else 'batch entries'}; a group has as many as keep the rows that their",
+            "programs loop over within a third of the L2 cache.",
         )
     if states and not states.ranged:
         found += _paragraph(
@@ -217,7 +217,7 @@ def _grid(plan: Plan) -> list[str]:
         )
     small = [f"`{kernel.name}`" for kernel in plan.kernels.all if kernel.name in _ONE_AXIS]
     if small:
-        found.append(f"The grid of {', '.join(small)} has one axis.")
+        found.append(f"Grids of one axis: {', '.join(small)}.")
     return found if spec.algorithm.backward else [*found, "There is no backward pass."]
 
 

@@ -153,7 +153,8 @@ def _of_steps(plan: Plan) -> Iterator[Row]:
     yield "TILE_AXIS", "the grid axis along which programs own tiles"
     yield "m, l, acc", "running maximum (in log2 units), denominator and numerator of the softmax"
     yield "p", f"weights{'; in `forward`' if backward else ''}, before the division by l"
-    yield "pivot, shrink", "the value that a step subtracts from scores; the factor of earlier sums as m grows"
+    yield "pivot", "the value that a step subtracts from scores"
+    yield "shrink", "the factor of earlier sums as m grows"
     yield "dp, ds", "gradients of the weights and of the score"
     yield "delta", "rowsum(out * dout) - dlse, which the gradient of the softmax subtracts from each dp of a row"
 
@@ -196,7 +197,7 @@ def _meaning(access: Access) -> str:
         return f"where the document of each {row} {end}, according to {given.source}"
     if given.scan:
         return f"sum of {given.name} up to {read(access).removeprefix(given.name)}, minus {given.name}_anchor"
-    each = {"value": " of the head", "row": f", for each {row}", "pair": ", for each score"}
+    each = {"value": " of the current sequence and head", "row": f", for each {row}", "pair": ", for each score"}
     return read(access) + each.get(access.form, ", looked up")
 
 

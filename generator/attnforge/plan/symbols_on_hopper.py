@@ -169,7 +169,7 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
     )
     sums = plan.hopper.backward.sums.rows if plan.hopper and plan.hopper.backward else ()
     for total in sums:
-        yield f"{total.name}_row", f"first row of the current head in {total.name}"
+        yield f"{total.name}_row", f"offset of the {whole} and head in {total.name}"
 
 
 def wide(plan: Plan) -> Iterator[tuple[str, str]]:

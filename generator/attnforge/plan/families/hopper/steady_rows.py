@@ -131,7 +131,7 @@ def blocks(a: Analysis, scale: str, fitting: bool) -> dict[str, tuple[Block, ...
 
 def pivot(spec: Spec) -> tuple[Block, ...]:
     """The statements that compute the reference that a step subtracts from scores."""
-    return (*softmax.unseen(spec, "the least number"), Statement("pivot", f"tl.maximum(m_new, {_LEAST})"))
+    return (*softmax.unseen(spec, "the lowest number"), Statement("pivot", f"tl.maximum(m_new, {_LEAST})"))
 
 
 def told() -> str:

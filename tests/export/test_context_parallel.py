@@ -350,11 +350,16 @@ def test_a_window_asks_for_the_keys_of_neighbours_alone(
     exchange = dist.all_to_all_single
 
     def exchanged(found: torch.Tensor, sent: torch.Tensor, *sizes: Any, **group: Any) -> None:
+        assert found.is_contiguous() and sent.is_contiguous()  # ranks send memory as it is
         asked.append(len(found))
         exchange(found, sent, *sizes, **group)
 
     monkeypatch.setattr(dist, "all_to_all_single", exchanged)
     given = devices.moved(windowed(100))
+    # batch entries next to each other in memory
+    given |= {
+        name: given[name].expand(2, -1, -1, -1).permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2) for name in "qkv"
+    }
     given["k"].requires_grad_()
     of_windows.attention(**given).sum().backward()
     # the last rank's stretches stand next to each other, so one is sent to it, and two to the others

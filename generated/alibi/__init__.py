@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  39fd9d65a8df29af
-#   text hash     e14c796e4d057e29
+#   content hash  d71b40fe7111d711
+#   text hash     a7087a4c466a7258
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

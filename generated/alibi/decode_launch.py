@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5cb73fd79d89c43e
-#   text hash     2c317f62dd533a5a
+#   content hash  d2b9aaea6315880d
+#   text hash     83bca213f8b73bd0
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

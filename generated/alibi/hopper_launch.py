@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d157f35c7826482d
-#   text hash     495f11ba0a378c83
+#   content hash  67429d4952a6d3d2
+#   text hash     7b776916c8b5eaab
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9132104c3c6c760c
-#   text hash     ccf549fc5e772382
+#   content hash  ff5d7c6e3246079e
+#   text hash     8c8e1fb557352b62
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 
@@ -43,7 +43,7 @@ Programs
                    of the GROUP query heads that read it
     The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups) or, from 65536 tiles
     on, (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all
-    batch entries; a group is as many heads as fit the rows that their programs loop over into a third of the L2 cache.
+    batch entries; a group has as many as keep the rows that their programs loop over within a third of the L2 cache.
 
 Tensors, by their axes
     q, dq           [B, q_total, Hq, D]
@@ -98,7 +98,8 @@ Symbols
     TILE_AXIS               the grid axis along which programs own tiles
     m, l, acc               running maximum (in log2 units), denominator and numerator of the softmax
     p                       weights; in `forward`, before the division by l
-    pivot, shrink           the value that a step subtracts from scores; the factor of earlier sums as m grows
+    pivot                   the value that a step subtracts from scores
+    shrink                  the factor of earlier sums as m grows
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, which the gradient of the softmax subtracts from each dp of a row
     q_offset, k_offset      first row of a batch entry that counts
@@ -112,7 +113,7 @@ Symbols
     BLOCK                   rows of a tile, in functions used for both queries and keys
     ROWS, COLUMNS, WIDTH    rows and columns of a tile, and how many of the columns the tensor has
     count                   number of rows or tokens: one past the last index
-    in_slopes               in_slopes of the head
+    in_slopes               in_slopes of the current sequence and head
 """
 
 import triton
@@ -125,8 +126,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 def moved(x, y, first):
     """Positions in float32: x down a tile, and y across it from `first` on, both minus the same number.
 
-    Differences are exact below 2**24. A thread holds two adjacent columns of every eight: the offset of the two is
-    moved to x, so that y is known at compile time.
+    Differences are exact below 2**24. A thread holds two adjacent columns of every eight: their place in the eight
+    moves to x, so that y is known at compile time.
     """
     place = y - first
     return (x - first - (place & 6)).to(tl.float32), (place & ~6).to(tl.float32)
@@ -272,7 +273,7 @@ def partial_row_sums(p):
 
 @triton.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Store the first WIDTH columns of a tile's rows below row `count`."""
+    """Store the first WIDTH columns of a tile's rows before row `count`."""
     row = first + tl.arange(0, x.shape[0])
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  60af739cc6e81197
-#   text hash     e3fcc9e7deb557f7
+#   content hash  644041c93ef11e55
+#   text hash     fe8407d8cbe07d1a
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

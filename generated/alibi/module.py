@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  827d6f4dcf503bbb
-#   text hash     803e78c549a25011
+#   content hash  a02755545de41b0c
+#   text hash     90030640366cb65c
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

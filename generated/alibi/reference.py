@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  190e9604b1505472
-#   text hash     aebd78f5516fe683
+#   content hash  00794d18b5d5c743
+#   text hash     f7979416e3b7df16
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1f1c239d4caf7eae
-#   text hash     0ce38a929b216860
+#   content hash  01e4bb701f5ea6b9
+#   text hash     c522753afdb4325c
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

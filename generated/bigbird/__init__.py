@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6590afedc0032816
-#   text hash     20c77a762cb456e2
+#   content hash  ef1fb81a96dcbb12
+#   text hash     a6231e725d6fc707
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77d53483e8a5cabb
-#   text hash     4ac4ec3f29dd89a4
+#   content hash  b08a4bfc5286a150
+#   text hash     01ab34eb845a683c
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

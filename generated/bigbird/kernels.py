@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  69611fe559f41a16
-#   text hash     58e6bf5008b10a01
+#   content hash  9676c496a60d4e96
+#   text hash     08824d75bf1aaf51
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -38,7 +38,7 @@ Programs
     backward_dkv   a tile of BLOCK_N keys of one head of a batch entry; loops over tiles of BLOCK_M queries
     The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups) or, from 65536 tiles
     on, (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all
-    batch entries; a group is as many heads as fit the rows that their programs loop over into a third of the L2 cache.
+    batch entries; a group has as many as keep the rows that their programs loop over within a third of the L2 cache.
     `key_states` finds in the call's tensors which of 1024 tiles have something visible, and which are fully visible, as
     the bits of 32 words; programs go from one set bit to the next.
 
@@ -92,7 +92,8 @@ Symbols
     TILE_AXIS               the grid axis along which programs own tiles
     m, l, acc               running maximum (in log2 units), denominator and numerator of the softmax
     p                       weights; in `forward`, before the division by l
-    pivot, shrink           the value that a step subtracts from scores; the factor of earlier sums as m grows
+    pivot                   the value that a step subtracts from scores
+    shrink                  the factor of earlier sums as m grows
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, which the gradient of the softmax subtracts from each dp of a row
     q_offset, k_offset      first row of a batch entry that counts
@@ -251,7 +252,7 @@ def partial_row_sums(p):
 
 @triton.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Store the first WIDTH columns of a tile's rows below row `count`."""
+    """Store the first WIDTH columns of a tile's rows before row `count`."""
     row = first + tl.arange(0, x.shape[0])
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e42e817daddb9acf
-#   text hash     37211240fc1e6b3a
+#   content hash  db609f95fb57b590
+#   text hash     61882b6f83e43fc0
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

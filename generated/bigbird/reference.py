@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2c44aaa8bd490db3
-#   text hash     81afaf613624789d
+#   content hash  b49812bb73854d0a
+#   text hash     30763759fec8321b
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

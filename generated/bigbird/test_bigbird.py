@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8f149ef9d672e328
-#   text hash     0b69c271551b9ac1
+#   content hash  f9cff37cc2bf86be
+#   text hash     d896c269015d66a9
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

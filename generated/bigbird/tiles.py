@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5abc5b954baf4205
-#   text hash     d183c260edfbc8cd
+#   content hash  6e94efa28f6749e8
+#   text hash     28f07cfdacf06620
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

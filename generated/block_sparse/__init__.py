@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e8133293026c6612
-#   text hash     9a81602210459eea
+#   content hash  026190b8f14c9607
+#   text hash     b708e5b80f27e61b
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  44e321456f732d92
-#   text hash     dc7517d8fb11f926
+#   content hash  d7646c47ae84e4ac
+#   text hash     b23647c0660956eb
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1e77adea7fa20f3d
-#   text hash     a452ac7cedfb119b
+#   content hash  698cf8026ceee98f
+#   text hash     8675d2e9e1ced440
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

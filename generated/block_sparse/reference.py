@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c1944563736c637d
-#   text hash     8b8e0dc747cfe6e9
+#   content hash  a3334afe016f576b
+#   text hash     f8bc7e494cdf70e5
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9c747d2cb8dd9a25
-#   text hash     46782a8c82c1128d
+#   content hash  e90ffc4fb2bc992c
+#   text hash     62cb7107d26cfd3e
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

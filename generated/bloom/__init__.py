@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a97f825d1ae58fac
-#   text hash     7ae4c6fb3a069c8b
+#   content hash  e9435eb36cf2424b
+#   text hash     b3beb019c4fb3be9
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cfa87bd7c05ea79d
-#   text hash     21e5b1b16411c43d
+#   content hash  1c6832641f6969f2
+#   text hash     e27a9ded7ecf879a
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

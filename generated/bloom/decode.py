@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f122af617945f9c6
-#   text hash     e40e2d5e8aef2141
+#   content hash  eb986b9a435b6173
+#   text hash     c91f9a2d1fbc05fd
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
@@ -43,8 +43,8 @@ def attend_with_cache(
 
     q holds the new tokens of B sequences: (B, Tq, Hq, D), or (T, Hq, D), split by cu_seqlens_q or one per sequence.
     k_cache (P, page, Hkv, D) and v_cache (P, page, Hkv, Dv) hold the pages that page_table lists; without a page_table
-    they are (B, S, Hkv, D) and (B, S, Hkv, Dv), with room for S keys of each sequence. Only the last axis has a fixed
-    stride.
+    they are (B, S, Hkv, D) and (B, S, Hkv, Dv), with room for S keys of each sequence. The last axis has
+    a stride of 1, others may have any.
     The new tokens' own keys are already in the cache, see `append`: row i of a sequence has the position
     seq_lens[b] - (its number of new tokens) + i. out has the shape of q, with Dv columns; there are no gradients.
     Hq and Hkv are equal. float16, bfloat16 or float32, head sizes up to 512.
@@ -62,7 +62,7 @@ def attend_with_cache(
     out: contiguous, where the result is written, in memory of its own; allocated if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
     split_size: keys per program, a multiple of 128; long caches are read faster with 1024, short ones with fewer. The
-        last bits of a row depend on it; None means one value for all calls with as many new tokens of a sequence
+        last bits of a row depend on it; if None, it follows from the largest number of new tokens of a sequence
     bitwise: "training" gives each row the bits that `attention` on the whole sequence gives it with portable kernels;
         it takes more time, and memory for a copy of all pages. Needs a cache of q's type, and no
         split_size; workspace is not used
@@ -294,7 +294,8 @@ def append(
 def merge(outs, lses, sinks: torch.Tensor | None = None):
     """(out, lse) over all keys, from the results over parts of them: shared prefixes, cascades, other machines' keys.
 
-    Each part counts positions by itself: rotated queries need `positions` there; distance terms cannot be split.
+    Each part counts positions by itself: rotated queries need `positions` there, and terms must not depend on
+    distances.
 
     outs: tensors (..., T, H, Dv); a part that shows a row nothing does not count there, whatever it holds
     lses: their LSEs (..., H, T), natural logarithm

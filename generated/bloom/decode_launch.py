@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f15d93e408ae2811
-#   text hash     f096f3bf1d2d5b0a
+#   content hash  8acb959bc6029589
+#   text hash     b473d910811dd9ed
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

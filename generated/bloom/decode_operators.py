@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d89891fa17257b33
-#   text hash     12623089667bf554
+#   content hash  ff6fa4d3ae39e86c
+#   text hash     be99ac2ccd39a575
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

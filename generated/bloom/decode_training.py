@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  da94569609295586
-#   text hash     148b119f16657719
+#   content hash  5c08eb66e8fc45fa
+#   text hash     aa0210b34b3b03e6
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  69a2d5e7fcbc11aa
-#   text hash     6e75b4eacfce4015
+#   content hash  be9f498036374c89
+#   text hash     c92e7f29d3a89330
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

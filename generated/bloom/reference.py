@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc26468b705aa0da
-#   text hash     c4d89f782e97440d
+#   content hash  0f3e52c08a1c25f8
+#   text hash     2b531e024241bfbf
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  79c318b45e45cf66
-#   text hash     a6b904f9805cf9e5
+#   content hash  4c3dff88dafa8852
+#   text hash     b1d7c201525daddb
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  162104e35881db7d
-#   text hash     0a611426c65856fd
+#   content hash  d15be375675d36ed
+#   text hash     f3226fe910a509ae
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3ede3a0a57a67920
-#   text hash     09be251a5aa6a234
+#   content hash  194447a8728f970c
+#   text hash     a014ccae17de563c
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

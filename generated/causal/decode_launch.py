@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fb32730630861b91
-#   text hash     d385e5067fa1b8c3
+#   content hash  fc22c2ce7279f7ce
+#   text hash     6892435f9ccc94ed
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  77bac323e05f34c9
-#   text hash     2017bb45765e2bca
+#   content hash  8b942317446857a4
+#   text hash     4f735612c364a06f
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  75c9752d7e326cf8
-#   text hash     00b14205e86b2f7f
+#   content hash  098fdc800a8c86ff
+#   text hash     da415bc32c56ae70
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

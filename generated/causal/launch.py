@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d32354fbf153db99
-#   text hash     6d972cce8689934f
+#   content hash  eac401647fd47e05
+#   text hash     91df3ebe1627eb25
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f20ef97bac2317ef
-#   text hash     aed5c042a47ce6c7
+#   content hash  f93a99164c383a24
+#   text hash     2c3a505918b7c963
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b997320c19cc615b
-#   text hash     4d1f7629c9603014
+#   content hash  1398b5095865978a
+#   text hash     23d0d42ea8966e2d
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

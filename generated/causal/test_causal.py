@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  623d0c14d8697928
-#   text hash     5c4cf87d26b4fc0e
+#   content hash  3041ad29ac960598
+#   text hash     72cedf0b6dc798b7
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

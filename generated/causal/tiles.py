@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  25fc8b6263d3808d
-#   text hash     ac87d9b3be2dc9f2
+#   content hash  b6a3f9f7f05ef3b0
+#   text hash     9552cebc41c9803c
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 
@@ -92,7 +92,7 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or by those of q and v if they have a row
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  511a6ed8d9932308
-#   text hash     e0d3d615ae355d47
+#   content hash  06416995b9e837fa
+#   text hash     abac3725624be731
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

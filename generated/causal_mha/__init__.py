@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  495fd5cbaa165ae8
-#   text hash     97b04d13b1a26854
+#   content hash  53c1eae0313e4a30
+#   text hash     f877543b33dbbf93
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

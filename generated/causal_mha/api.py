@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c79d8780b94621cd
-#   text hash     9169f8302326b757
+#   content hash  a9e4562b10c2437f
+#   text hash     93663f684085003d
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

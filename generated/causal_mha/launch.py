@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c351469cdf0a32dc
-#   text hash     8967afe17abaf432
+#   content hash  e3813f1e4e03fb0c
+#   text hash     dff1c5817adbd070
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

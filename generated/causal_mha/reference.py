@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  69ccf32ce4129519
-#   text hash     616f2dea28328aad
+#   content hash  b9d883021a865c30
+#   text hash     f123fdcfcc804c9e
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  875505ba9a8c225a
-#   text hash     553f4bb13cab9748
+#   content hash  021dfbb822ee3382
+#   text hash     46fd516ace10a1b0
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 
@@ -92,7 +92,7 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or by those of q and v if they have a row
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},

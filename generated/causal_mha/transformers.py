@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  343be447343b7613
-#   text hash     f829a1fdad0e45f6
+#   content hash  bfe9a2e4ce3091bb
+#   text hash     463c4f322549f47e
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

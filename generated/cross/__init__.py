@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d4758f74e0f99804
-#   text hash     ac5ba4f1f7f7c1d4
+#   content hash  b40c95a0a481255e
+#   text hash     96d1cd1acf6b6e1b
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d81abe1e48182e21
-#   text hash     425899b0f9d68903
+#   content hash  36fa1fe7c4743c54
+#   text hash     7396485123c876e0
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3cac72d1cf1aee6d
-#   text hash     74ea89a4e44b8427
+#   content hash  56bc663ccc908158
+#   text hash     ffce667452e38fa4
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8538898a6184fd5c
-#   text hash     84aa290205d7bc07
+#   content hash  136d72a3ad7c4e49
+#   text hash     bbba719f48e92976
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9110d44b602f4d1d
-#   text hash     402a494a6397fd80
+#   content hash  4d55e1e6a2fd6199
+#   text hash     6ccc52f7bda6da3c
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ff919ddeedccf047
-#   text hash     c0e1c8047fab18c9
+#   content hash  f747c0e15f56e9d4
+#   text hash     d19161149c25904b
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

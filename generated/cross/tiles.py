@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  184c5388e565d14b
-#   text hash     6a9054498077c25f
+#   content hash  df75647c7e6ef6c3
+#   text hash     52afa0b1b18ac10b
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 
@@ -92,7 +92,7 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or by those of q and v if they have a row
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (256,), 128: (0,), 256: (384,), (256, 128): (1024,)},

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3227b1f6e9ab7cb6
-#   text hash     a8432adb99558ad4
+#   content hash  a67bafb5fb13a585
+#   text hash     136ffb1334c7fb9a
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

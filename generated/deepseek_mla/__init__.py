@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  24872a9fee125903
-#   text hash     ebb35e6962720487
+#   content hash  01e27c1fba4cc529
+#   text hash     c78c6802a9e2f773
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ff87f782f3871f18
-#   text hash     c7b115b278875572
+#   content hash  d0ec19e6704dd251
+#   text hash     92a5a933fc9cf701
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e6580cf452c2f3f7
-#   text hash     89ba75d5e85b54c5
+#   content hash  e2f02283a9430d56
+#   text hash     e7ed05f923ff8687
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

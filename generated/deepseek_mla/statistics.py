@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e44f104cb7d5eba3
-#   text hash     cbeca2e6ad686064
+#   content hash  8ede11fda2cc6a4c
+#   text hash     c48c4f64925381d2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

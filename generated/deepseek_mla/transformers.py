@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6a9dd7b9c687a79f
-#   text hash     5d2d20e4fa037ff8
+#   content hash  be008e0eaafbbc25
+#   text hash     1d7b2a7e006b73c0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

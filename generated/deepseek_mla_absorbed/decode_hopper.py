@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f36fec949d17ae66
-#   text hash     d29e83f36903b885
+#   content hash  aad0e8704ef71494
+#   text hash     e20f98f056546125
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; its header has the other names.
 
@@ -22,7 +22,7 @@ them.
 Copies are boxes of ROWS keys by 64 columns, each within one page: PAGE is a multiple of ROWS, unless there is only one
 page. Boxes of keys that no row sees are read from page -1, which gives zeros. Keys outside [lo, hi) that are copied
 along with visible ones may hold anything: their scores are masked, and their values cleared. Rows of float8 are loaded
-one by one, each from its own page, and the others are 0.
+one by one, each from its own page; rows outside [lo, hi) are 0.
 
 Tensors in shared memory
     q_buffer        [2, BLOCK_M, 256]: columns 0 to 511 of the queries; the rest stay in registers, q_rest, and so do
@@ -115,7 +115,7 @@ def find_rows(tile, q_len, kv_h, GROUP: gl.constexpr, BLOCK_M: gl.constexpr, LAY
 
 @gluon.jit
 def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    """COUNT barriers, one for each stage of a buffer; each waits for so many ARRIVALS, and for all expected bytes."""
+    """COUNT barriers, one for each stage of a buffer; each waits for ARRIVALS arrivals and all expected bytes."""
     made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(COUNT):
         mbarrier.init(made.index(i), count=ARRIVALS)
@@ -126,7 +126,7 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 def load_queries(q_ptr, q_place, inside, sign, q_buffer, room, WIDE: gl.constexpr):
     """Copy the bits of a tile of queries to shared memory, the last columns to `room`.
 
-    If `sign` is negative, queries change theirs.
+    If `sign` is negative, the queries are negated.
     """
     place = q_ptr + q_place[:, None] + gl.arange(0, 64, gl.SliceLayout(0, WIDE))[None, :]
     for first in gl.static_range(0, 9, 5):

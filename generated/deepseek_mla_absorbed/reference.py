@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  689a7433d8248ed7
-#   text hash     0843d8030807b22c
+#   content hash  9248cf7f2310a340
+#   text hash     eaf236483fe7ecb8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6c3911219aaacd37
-#   text hash     a692a0fabac5ec9d
+#   content hash  78e262f6755a8889
+#   text hash     4489c82c263a7984
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

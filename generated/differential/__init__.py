@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d8962ce09e34965e
-#   text hash     2b437deb3eb29578
+#   content hash  c7da0ced3e204349
+#   text hash     881d0e7f07a1a567
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  073f033d7a53e67c
-#   text hash     f3de850ba6973001
+#   content hash  1a7bdfc0e3f4f69a
+#   text hash     bbe498adbb3ff784
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b6884ed3b8a63b51
-#   text hash     ea94a80188f074cb
+#   content hash  391d1c3c871a4ad2
+#   text hash     1b5f6da390007acc
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  90a76ca8f4da1a6e
-#   text hash     394e2ec8711bdc18
+#   content hash  2d0b00e906b94930
+#   text hash     be58e11ea37f1549
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

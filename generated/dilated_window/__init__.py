@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ba8c754b48cdbe5f
-#   text hash     daf3e4b315c4eeff
+#   content hash  2920cb09e6d7377d
+#   text hash     b4cfc98fbf20d010
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

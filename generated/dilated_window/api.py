@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  626b8f0eb84de4fe
-#   text hash     1f62b81fa86e550e
+#   content hash  0f555ae330feda8c
+#   text hash     0075d790f5706912
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

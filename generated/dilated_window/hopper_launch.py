@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  036642c87d025afd
-#   text hash     cf2d50d0513df9b1
+#   content hash  6f823b407ef477cb
+#   text hash     d5eb123ed2e67765
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

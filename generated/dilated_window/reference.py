@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  827baf7919584701
-#   text hash     79279d7b7617376c
+#   content hash  621de2cc3d88efce
+#   text hash     6b40b6f0c73caaac
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

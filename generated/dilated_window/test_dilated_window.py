@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7f12423a5919a8a0
-#   text hash     251e1c2d611f4ee7
+#   content hash  187f5d8d64d64ab0
+#   text hash     a75916cf646dafcb
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  27a164f7491c5054
-#   text hash     361f575bdc786bc7
+#   content hash  0ca270b8d06dfc85
+#   text hash     8d35e5a4edf9e050
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

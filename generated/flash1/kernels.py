@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7ed405d29f82aabe
-#   text hash     450639318407fd57
+#   content hash  06ace3b626bd041e
+#   text hash     8a2d1b1e0a01c2ba
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.
@@ -71,7 +71,7 @@ Symbols
     mixed                   whether a step applies the mask
     m, l, acc               running maximum (in log2 units), denominator and numerator of the softmax
     p                       weights, before the division by l
-    pivot                   the value that a step subtracts from scores; the factor of earlier sums as m grows
+    pivot                   the value that a step subtracts from scores
     q_offset, k_offset      first row of a batch entry that counts
     q_total, k_total        rows of the tensors per batch entry
     entries_ptr             per batch entry, the values that `find_entry` returns, and q_begin; None if all rows count
@@ -155,7 +155,7 @@ def add_product(total, a, b, PRECISION: tl.constexpr):
 
 @triton.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Store the first WIDTH columns of a tile's rows below row `count`."""
+    """Store the first WIDTH columns of a tile's rows before row `count`."""
     row = first + tl.arange(0, x.shape[0])
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5708cf4248e573fc
-#   text hash     93afc084acf0f60d
+#   content hash  97d3a07fd981ee6b
+#   text hash     922efe1705d02f19
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

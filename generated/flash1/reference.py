@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  552ce2655dc64911
-#   text hash     3516432768735fd8
+#   content hash  4f2229b46fbd77b8
+#   text hash     b4d8c870aa75c3a3
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

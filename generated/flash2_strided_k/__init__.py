@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2e930515d71c2a7c
-#   text hash     4e4d50560cb3b33b
+#   content hash  38644120de81abd6
+#   text hash     e8b907e44b2dfd86
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

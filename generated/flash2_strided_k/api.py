@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8bbde3493c4af821
-#   text hash     76139190911284e4
+#   content hash  4e85dc0458c83063
+#   text hash     19afb989ce4f2b52
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d9d386f958defe14
-#   text hash     96702e742c85ff4e
+#   content hash  2a7b67127e2a5d6f
+#   text hash     4cfee40c0b7c583b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.
@@ -28,8 +28,8 @@ Programs
     forward   a tile of BLOCK_M queries of one query head of a batch entry; loops over tiles of BLOCK_N keys, loaded as
               columns by pointers
     The grid of `forward` is (heads of a group, tiles, groups) or, from 65536 tiles on, (tiles, heads of a group,
-    groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all batch entries; a group is as
-    many heads as fit the rows that their programs loop over into a third of the L2 cache.
+    groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all batch entries; a group has as
+    many as keep the rows that their programs loop over within a third of the L2 cache.
     There is no backward pass.
 
 Tensors, by their axes
@@ -76,7 +76,8 @@ Symbols
     TILE_AXIS               the grid axis along which programs own tiles
     m, l, acc               running maximum (in log2 units), denominator and numerator of the softmax
     p                       weights, before the division by l
-    pivot, shrink           the value that a step subtracts from scores; the factor of earlier sums as m grows
+    pivot                   the value that a step subtracts from scores
+    shrink                  the factor of earlier sums as m grows
     q_offset, k_offset      first row of a batch entry that counts
     q_total, k_total        rows of the tensors per batch entry
     entries_ptr             per batch entry, the values that `find_entry` returns, and q_begin; None if all rows count
@@ -186,7 +187,7 @@ def partial_row_sums(p):
 
 @triton.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Store the first WIDTH columns of a tile's rows below row `count`."""
+    """Store the first WIDTH columns of a tile's rows before row `count`."""
     row = first + tl.arange(0, x.shape[0])
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]

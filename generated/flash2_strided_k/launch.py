@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ade3fe1a9922b4cb
-#   text hash     12f682825defe6d8
+#   content hash  b00e1427f400ce16
+#   text hash     6f261a95d7f9d907
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2dcb1c8c8d7171fc
-#   text hash     53ac017858fba69d
+#   content hash  c00441c0eb2c73b6
+#   text hash     e976117e31116285
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

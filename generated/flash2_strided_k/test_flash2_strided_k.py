@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f8b09278be78cbee
-#   text hash     7f0d8eb6b512e35b
+#   content hash  32e8d99b76eb21a9
+#   text hash     53b9c4052c23af33
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ef22f913951db85d
-#   text hash     e3ff23fb0ab008d5
+#   content hash  85bee1587f1d21b9
+#   text hash     1f791f78d2f7f200
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  277c834a5215dc44
-#   text hash     e3e17795ac29baed
+#   content hash  43bedfef7b16df85
+#   text hash     77348e2c26c6730b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,17 +1,17 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c8394ae9090c4103
-#   text hash     532737be2bf4f4ef
+#   content hash  0f558aeaf6286576
+#   text hash     765175d56577c979
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 
 Programs
     sum_keys       running sums over a stretch of a sequence's keys, for up to BLOCK_H heads of an input
     sum_stretches  the sum before each stretch of a sequence, for one head; runs after `sum_keys`
-    attend_split   a split of the keys of one sequence and key head, for a tile of BLOCK_M rows: pairs of a new token and
-                   one of the GROUP query heads that read the key head; if there are few splits, the last program to
-                   finish joins the partial results of all
+    attend_split   a split of the keys of one sequence and key head, for a tile of BLOCK_M rows: pairs of a new token
+                   and one of the GROUP query heads that read the key head; if there are few splits, the last program
+                   to finish joins the partial results of all
     join_splits    one new token and TOGETHER query heads; joins the partial results of all splits if there are many
     append_rows    one new token; writes its keys and values to the cache
 
@@ -162,7 +162,7 @@ def find_first_key(k_starts_ptr, b, k_len, k_places):
 
 @triton.jit
 def find_tile(pages_ptr, k_start, lo, hi, BLOCK_N: tl.constexpr, PAGE: tl.constexpr):
-    """The pages of a tile's keys, or the one page that holds them all; entries of keys outside [lo, hi) are not read."""
+    """The pages of a tile's keys, or the one that holds them all; entries of keys outside [lo, hi) are not read."""
     if PAGE % BLOCK_N == 0:
         page = tl.load(pages_ptr + k_start // PAGE, mask=(k_start < hi) & (k_start + BLOCK_N > lo), other=0)
     else:

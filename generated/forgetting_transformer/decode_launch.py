@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f82b59848ccdb32f
-#   text hash     3594ee4abd74852e
+#   content hash  952246139731acb3
+#   text hash     a385ef6d9d3ccc8c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7d3067bc3f3a2f7e
-#   text hash     9e602bb98b54bd62
+#   content hash  50532bc339552cee
+#   text hash     b287c11b06870311
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  02ac0cc02684d25e
-#   text hash     15da7080f2a7e546
+#   content hash  11f64e814db066ef
+#   text hash     693cda064211181f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

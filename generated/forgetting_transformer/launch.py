@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4d30074bdcac1e85
-#   text hash     a40029fea88e5a03
+#   content hash  bc59ac562b72c577
+#   text hash     13b37e46ab420f99
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

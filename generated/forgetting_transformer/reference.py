@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e3848d701a6f3fbf
-#   text hash     f9e4ef6718b20ecf
+#   content hash  ebcab21e43cccc9c
+#   text hash     32b6be22d18019ef
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2bb8bbf48166f388
-#   text hash     4d7e83df3d2abeee
+#   content hash  002cd2b09c31a443
+#   text hash     5da5e10f71bd28da
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fbffb84545e8569b
-#   text hash     574d83d7a95e9dc7
+#   content hash  e969431e39632744
+#   text hash     5e69e30504c754a0
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  16c52c6c0326bda4
-#   text hash     8365ed71233375c1
+#   content hash  0eba9839d56e9f68
+#   text hash     63ab43ac4978c185
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0c1f3679a8995b38
-#   text hash     8a2039a27ca01335
+#   content hash  95f7988248ce762d
+#   text hash     66cdfcf483b3fe47
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6aea541790ccc793
-#   text hash     df2709e6ed3bbb21
+#   content hash  618753c97eddcf03
+#   text hash     b732e9d3781b8aff
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  eb4c5b102967ad70
-#   text hash     39f99d11da579371
+#   content hash  f5e0eef22163455d
+#   text hash     ddd523ce7b74470f
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6610e284f22baddc
-#   text hash     2aee8db0ed49d0d5
+#   content hash  1976e712ee89421c
+#   text hash     0edf0e842657c9af
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

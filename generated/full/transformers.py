@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d204204a6e583549
-#   text hash     86dd3c4eb64dbed9
+#   content hash  eb27bdeaa2dc2100
+#   text hash     1346bc7141bbd0a5
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  79323950fafc8314
-#   text hash     810e0ea032f51d35
+#   content hash  7005e2184f1423b5
+#   text hash     3f677843c776ae38
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

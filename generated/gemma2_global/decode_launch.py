@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e60b199144684361
-#   text hash     5b07de115ce64b82
+#   content hash  f10bb399d7fd9837
+#   text hash     3ccca693bb0ab1d3
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

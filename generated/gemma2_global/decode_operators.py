@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1dcf59c067db28e4
-#   text hash     5be3f6191059c57e
+#   content hash  3e948f59f2965fab
+#   text hash     8c3885e1dba51795
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

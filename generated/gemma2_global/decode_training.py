@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6818e16596f59338
-#   text hash     62e5ed192c03871e
+#   content hash  e841b0c8ef4154ca
+#   text hash     555e10354170edc4
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

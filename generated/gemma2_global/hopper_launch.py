@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f6471a9a9940ee5a
-#   text hash     0e2b888e58d1bb44
+#   content hash  23af8c1cbf1b3453
+#   text hash     254ca069a97f076d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f43b8cf7aef111f3
-#   text hash     5a1b421e0b0ef28a
+#   content hash  979196549015aac7
+#   text hash     2deb70f4923cf890
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2522e62888e420a4
-#   text hash     65b895ece8a39ef8
+#   content hash  6cb61e216862d5f6
+#   text hash     65ebd0a363cadc1a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c9fe6d7cdca35f7e
-#   text hash     204697bb10dfc38b
+#   content hash  ed02719fe5b1a576
+#   text hash     a783bf66f166aeeb
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

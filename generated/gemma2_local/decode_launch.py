@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  083c0714d88cc26a
-#   text hash     4ac51461f0e89abe
+#   content hash  ce28df9fa37e061c
+#   text hash     74861d2d9d9b68ea
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ab5b521f50b4fcc8
-#   text hash     fabfcdea24209a54
+#   content hash  12fee1e31b1af57b
+#   text hash     148f238ccb88bc9e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1dfed1b2cb59539d
-#   text hash     2bc7f5a62c7fadf8
+#   content hash  87ce5b26ae1dcc69
+#   text hash     c0b22cd4623ac125
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f783900e8a9016c2
-#   text hash     d17e16a74f846a45
+#   content hash  b4dd74dc1f77c786
+#   text hash     0f59cdcf104b1b03
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e4729cbbb5e40606
-#   text hash     f1d27e5586781259
+#   content hash  ec5d6f94633b98c3
+#   text hash     d53d48ef09820dae
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  29db7e82b246f794
-#   text hash     c158ddb07ea2d84d
+#   content hash  9fd04dcf0e289f04
+#   text hash     af3206676a59b7b8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

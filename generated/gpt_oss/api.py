@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ecddd6cb3cb5f434
-#   text hash     c809bcb49281b98c
+#   content hash  11754fde5441cfa0
+#   text hash     05a70a081e608175
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  19ba8c65b55574e7
-#   text hash     5286a4894a8f677f
+#   content hash  94ed531e5178dd27
+#   text hash     632d182d81a44618
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6a1303e888c97d37
-#   text hash     d6b08bcfb1f8c781
+#   content hash  941b792fe5e72da3
+#   text hash     cb2426332718788a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  648d4d8d995bfe02
-#   text hash     6b6c106819ff73ae
+#   content hash  0aa0c86bbf7778fe
+#   text hash     262c89114a775a35
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  06a624a875b55913
-#   text hash     ca94929c41c5f60c
+#   content hash  ae137a442560ee6a
+#   text hash     1e624268801b9df5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

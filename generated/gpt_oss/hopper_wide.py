@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  122e22806af32329
-#   text hash     0328132fac10b5f1
+#   content hash  cf7888d178ca0b45
+#   text hash     944a2a074da66cb5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -131,7 +131,7 @@ def weigh(
 
 @gluon.jit
 def over_columns(x, SCORES: gl.constexpr):
-    """A value for each column, in 64 rows; each register is written by itself, so that a product starts from them."""
+    """A value for each column, in 64 rows; registers are written one by one, so that a product takes them in place."""
     rows = x[None, :] + gl.full([64, x.shape[0]], 0.0, gl.float32, SCORES)
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [rows], gl.float32, False, 1)
 

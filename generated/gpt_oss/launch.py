@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1f3acaca2469e14e
-#   text hash     c299a32f198d1d70
+#   content hash  153c14d05650d456
+#   text hash     56d2a6b188d9a3c6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  98ece06b087aa8d5
-#   text hash     1396326dc8dfbf9b
+#   content hash  6bf54b9d7a47fcde
+#   text hash     576abe379e6e8161
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

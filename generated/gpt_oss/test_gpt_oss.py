@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0fa64d06c7e0ab7c
-#   text hash     46a8803922cc9ded
+#   content hash  87db766209ba2ba9
+#   text hash     70def89731ca7ac4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d7fa1d1c7c194b65
-#   text hash     f28c29af1ef5c772
+#   content hash  4eb126eca93d3148
+#   text hash     d1a23f1c5906c2dd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d1161dcb35101c5e
-#   text hash     10dfd1dc6a1fc59c
+#   content hash  d2833f959f37fba6
+#   text hash     8d246c90fc33528e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

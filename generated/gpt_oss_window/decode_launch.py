@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  91df8bbe534c1f04
-#   text hash     9f8a60a9c9fe1eb4
+#   content hash  0f949a0c8d943489
+#   text hash     1d41c1b2144399d9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  07264d1201d907f2
-#   text hash     b0bc640d485510a0
+#   content hash  341c970d2da5e9d3
+#   text hash     1ebdb6527f478703
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0343c5a9e3af1137
-#   text hash     ce1e4b80078a3c66
+#   content hash  d4bcb4e142aad399
+#   text hash     2816bd832da7a3ce
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b4b2dd3e30602190
-#   text hash     8856c6a39f6359ec
+#   content hash  fede794ddf839982
+#   text hash     0ed9d64f1b3796f0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

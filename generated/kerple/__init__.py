@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f95ff93673bdbfe3
-#   text hash     5b0630bb7aeedee3
+#   content hash  29d20d513906d28a
+#   text hash     0ff00b0ba1bdf6ae
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9bc274e0a89428a4
-#   text hash     8374cf1543df0885
+#   content hash  dc4e765b906ef847
+#   text hash     6f8dc6b7b9c5cfa2
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b6b069601c3f462e
-#   text hash     a8fdd287f5020de2
+#   content hash  8fe5c2e5bfccade5
+#   text hash     11edda128bc35599
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0fcfe10e24852677
-#   text hash     aaadf4384baf05e7
+#   content hash  19aedcf0cd34fddc
+#   text hash     f9dbfaf22e1f105d
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2bc35bc3d3c1e431
-#   text hash     2343f3219b803bcf
+#   content hash  0b761d2683e99242
+#   text hash     47c029c0ef2babbb
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

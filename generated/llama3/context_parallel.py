@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  416db2de3f84cec1
-#   text hash     f41c6808ae972d72
+#   content hash  4ef4ded0b7a00b95
+#   text hash     19040515f6bd7a2e
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

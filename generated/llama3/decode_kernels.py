@@ -1,15 +1,15 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  74fbada1d7ad15d8
-#   text hash     1a166d8ce536ec73
+#   content hash  ee725642b23a1b59
+#   text hash     b2b43910ac31c633
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 
 Programs
-    attend_split   a split of the keys of one sequence and key head, for a tile of BLOCK_M rows: pairs of a new token and
-                   one of the GROUP query heads that read the key head; if there are few splits, the last program to
-                   finish joins the partial results of all
+    attend_split   a split of the keys of one sequence and key head, for a tile of BLOCK_M rows: pairs of a new token
+                   and one of the GROUP query heads that read the key head; if there are few splits, the last program
+                   to finish joins the partial results of all
     join_splits    one new token and TOGETHER query heads; joins the partial results of all splits if there are many
     sum_weights    a tile of keys of one sequence, for up to BLOCK_M heads that read one key head; iterates over the new
                    tokens, once their LSE is known
@@ -134,7 +134,7 @@ def find_first_key(k_starts_ptr, b, k_len, k_places):
 
 @triton.jit
 def find_tile(pages_ptr, k_start, lo, hi, BLOCK_N: tl.constexpr, PAGE: tl.constexpr):
-    """The pages of a tile's keys, or the one page that holds them all; entries of keys outside [lo, hi) are not read."""
+    """The pages of a tile's keys, or the one that holds them all; entries of keys outside [lo, hi) are not read."""
     if PAGE % BLOCK_N == 0:
         page = tl.load(pages_ptr + k_start // PAGE, mask=(k_start < hi) & (k_start + BLOCK_N > lo), other=0)
     else:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ded918e49787ecca
-#   text hash     1fa2f1e81c074388
+#   content hash  41eedc832129c9fb
+#   text hash     cc3d1542f91c997e
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  28cfd1916e159018
-#   text hash     027657b4257eadca
+#   content hash  b0a6b0f2fdd052c4
+#   text hash     344f77666a269edf
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

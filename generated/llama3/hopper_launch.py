@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  077b105325e51d3a
-#   text hash     3851863af8cec2ef
+#   content hash  f100a66fba3294c6
+#   text hash     429ae146d4bf7d94
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bfd009208646343a
-#   text hash     1090bc64906caed0
+#   content hash  efaa10729712d509
+#   text hash     a2c5493818fd3c06
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b7baa372ce1e3a78
-#   text hash     635e7890bdde218c
+#   content hash  7c78ae0f558396c1
+#   text hash     090876ac15a2da79
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fbdf755d5ab69f68
-#   text hash     9b950654cffc5d51
+#   content hash  c9cd7c8aa2fc2ad2
+#   text hash     eb7666b38bb7a71e
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d9fac5e17213ba01
-#   text hash     c75823b76aa29613
+#   content hash  1cae9b2e4b95a479
+#   text hash     8c08203070112214
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b02ed4ec11e0a384
-#   text hash     3b280d50c6d6fd49
+#   content hash  c4918b1166eba514
+#   text hash     a45b4c20c8b3b5fd
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 
@@ -110,7 +110,7 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or by those of q and v if they have a row
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
     "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},

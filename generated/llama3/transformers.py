@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2ef4263e21c8c791
-#   text hash     9bdb644e27c51506
+#   content hash  9524b34b9723b0c6
+#   text hash     2f481705cf4ae8d0
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

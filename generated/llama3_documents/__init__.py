@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b580932faa482898
-#   text hash     3d74b9daa5045a28
+#   content hash  0165c4cc285f589f
+#   text hash     e18556e41d4ab9b0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

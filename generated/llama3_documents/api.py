@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c58af5ec3922610e
-#   text hash     8c92c1207480d163
+#   content hash  031c9d6ab12a160d
+#   text hash     eeddbd8f5f63df3c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

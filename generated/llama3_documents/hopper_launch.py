@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cd29235934181ed6
-#   text hash     47c1629b5673dfa8
+#   content hash  08b01e6b11b4c972
+#   text hash     d82a6538df5ccc5e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9ef013040e3f34e7
-#   text hash     5cf2ef5d7f1b2110
+#   content hash  9d4a060301637fd0
+#   text hash     5c3b76489a56489b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

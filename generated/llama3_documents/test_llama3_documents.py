@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  06f63388a1e7609a
-#   text hash     38212a2d127c2f8b
+#   content hash  5f0e88955f1d08a8
+#   text hash     5b74d0ce584f8e53
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8826cac5e1dc82d0
-#   text hash     5fefec7ea9738b78
+#   content hash  67986075c4804522
+#   text hash     18082198834e63cf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

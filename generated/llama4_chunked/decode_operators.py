@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cf4abe7cbfcc8a00
-#   text hash     84de4e3c18fdf42a
+#   content hash  6fa93e5b016417c6
+#   text hash     b0391ab88a68f78c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  089cea6e4c35231f
-#   text hash     0243f836e865308d
+#   content hash  a6c28ab7bce65e13
+#   text hash     fa2f2ea6e4b91392
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4e5169dbe2f071f4
-#   text hash     c1322a46bcf85111
+#   content hash  c889c26186d97a6e
+#   text hash     1fb2901e35fcd8de
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  51997d4c3b132d6c
-#   text hash     7cf45cffda35a577
+#   content hash  c2d247fa7d48074b
+#   text hash     1e3480772e8fac20
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f6d63ac5a145d3c8
-#   text hash     eba5bb215d71afbf
+#   content hash  584282af09261874
+#   text hash     f829c3c575c859ec
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  528ab6d9f006f936
-#   text hash     8c090a1ba4e14fb5
+#   content hash  8e24a3d71c6f63a5
+#   text hash     47c1ef189669fb8f
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

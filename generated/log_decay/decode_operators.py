@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7069efe135f60337
-#   text hash     a4101932dc6fd6cd
+#   content hash  ca1f487891bf3268
+#   text hash     0f5b9cb003e523d9
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ada52f07c47cdcea
-#   text hash     f98d26eee99ce06c
+#   content hash  f4dd5e4fad40aba4
+#   text hash     1575135d2b41fb35
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -22,14 +22,14 @@ four warps each own 64 of a tile's keys:
                  first program to reach a tile is stored instead, and the other programs wait for that
 
 Gradients of inputs are sums of dS: over the queries of each key, and over the keys of each query; the latter are added
-to memory like dQ. Both are products of the rounded dS in shared memory: in a running sum of both, a pair of tokens on
-the same side has to cancel out.
+to memory like dQ. Both are products of the rounded dS in shared memory: in a running sum of both, what a score
+adds to the one has to cancel out what it adds to the other.
 
 A stage is ready when all its bytes have arrived, LSE and delta of its queries together with those of dout, and free
 when both workers are done with it; each has a barrier.
 The workers exchange dS for the products of dQ through shared memory, in two stages. dQ is accumulated as [64, 64] tiles
-in the register order of a product's result. Programs add their shares to it, and to sums of rows, in no fixed order,
-so the last bits differ from run to run.
+in the register order of a product's result.
+Programs add their shares to it, and to sums of rows, in no fixed order, so the last bits differ from run to run.
 
 Layouts
     SCORES     [64, BLOCK_M] in registers, keys by queries, the result layout of a product
@@ -94,7 +94,7 @@ Symbols
     eighths                   [8, 16], filled with 1 / 8: the eight columns of a product of dS with it add up to the
                               sums of dS
     key_sums, row_sums        sums of dS over the queries of each of a worker's keys, and over the keys of 64 rows
-    in_log_decay_q_sum_row    first row of the current head in in_log_decay_q_sum
+    in_log_decay_q_sum_row    offset of the batch entry and head in in_log_decay_q_sum
 """
 
 import triton
@@ -134,7 +134,7 @@ def prepare(
     row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
     row = q_start + tl.arange(0, BLOCK_M)
     if dlse_ptr is not None:
-        # the derivative of the LSE by a score is its weight, so that dlse joins delta
+        # the derivative of the LSE with respect to a score is its weight, so that ds gains p * dlse
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
@@ -644,7 +644,7 @@ def backward(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
-    """Store dK and dV of all tiles of keys, summed over the query heads that read it, and add to dQ."""
+    """Store dK and dV of all tiles of keys, summed over the query heads that read them, and add to dQ."""
     # dQ of a tile of queries is split into [64, 64] tiles, one for each worker
     gl.static_assert(
         (BLOCK_N == 128) & (BLOCK_M * BLOCK_D == 8192), "two workers have 128 keys, and half of 8192 values of dQ each"

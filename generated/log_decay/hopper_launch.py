@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8fc2f0bb109cf948
-#   text hash     9f7cac881c4bc8cd
+#   content hash  427cb0f097583111
+#   text hash     35d7216a4726121b
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

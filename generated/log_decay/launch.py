@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  397a3905ec900555
-#   text hash     dcf07a37f7f774eb
+#   content hash  d720f122bbca85ff
+#   text hash     520ca9d5d080e5f9
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

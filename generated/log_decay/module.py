@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d5ba46532ccd5e15
-#   text hash     6220e18056629d8c
+#   content hash  57a78b1485105df4
+#   text hash     4be81d021527969f
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2b25489cf07de579
-#   text hash     f39d8de77f67f8f8
+#   content hash  73988ab64c7010e7
+#   text hash     1fcfbc793a213c22
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fda9fb9a99eecc8a
-#   text hash     9706c1739b651616
+#   content hash  84157e590aa5d4b5
+#   text hash     1f4315bdf666b180
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

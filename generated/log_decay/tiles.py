@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f4340878cc1cb3ac
-#   text hash     09124f5726f15ec3
+#   content hash  590c982e0842fab3
+#   text hash     70322af914ae43f9
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 
@@ -91,5 +91,5 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or by those of q and v if they have a row
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (0,), 256: (0,)}, "backward": {64: (512,), 128: (512,)}}

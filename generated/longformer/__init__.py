@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bd3d1387c39f365a
-#   text hash     6e93ee2ac3600f1e
+#   content hash  9f953051ecf47aaf
+#   text hash     4a8b63f00cbc4b65
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6cd61563798573ad
-#   text hash     7bf017bc33812e74
+#   content hash  ff42c92fd4996434
+#   text hash     b520ae573cf3e78a
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9f58fd70c66c3540
-#   text hash     8d912e1712e16f42
+#   content hash  cd7e88c345eb5a59
+#   text hash     9c1a5d121e81a3b0
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

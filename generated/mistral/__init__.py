@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4c928f0407da0ae4
-#   text hash     f05aeeec0f94d74e
+#   content hash  fa2cedb7856471cf
+#   text hash     d808f8c7be386d1c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

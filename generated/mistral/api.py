@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  197e6c3945724ae0
-#   text hash     cc2d080d00311bd4
+#   content hash  5f77975998cf6c82
+#   text hash     cd88b71510376e18
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c8c2c2a23ed70e9
-#   text hash     e0123840d7094112
+#   content hash  efc4a0efe34695d9
+#   text hash     229e2d1167fbb759
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  50a665d05e31be6f
-#   text hash     cda9b4b1a6218728
+#   content hash  eb12ad0d6ac3caf4
+#   text hash     0deaf2aff08b44d9
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6e959b323cbf6231
-#   text hash     c56a29ac82bf6a49
+#   content hash  627565d1e590b69e
+#   text hash     a11f55f898bc4e0a
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

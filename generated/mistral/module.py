@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  88a1e0b2f0606a8a
-#   text hash     08b97f66689db487
+#   content hash  6e7c405fc6aa55c7
+#   text hash     a9f061de6da2ee52
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  633fbfeb2c949dc7
-#   text hash     f4e7a1e5386d38be
+#   content hash  65b2b6537a8976c2
+#   text hash     f9b5696bc690eb87
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7ac9079d3afd7418
-#   text hash     131071a297f502a8
+#   content hash  6677bf70a531c5fc
+#   text hash     a43901ab0a070e16
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c976207d5e9a1208
-#   text hash     f2df92f8331669e1
+#   content hash  94a9c660312548f3
+#   text hash     6cdb4b4a8526183b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9c9f3ae7204ee625
-#   text hash     d96a6d0876f6337a
+#   content hash  03185b46ac814755
+#   text hash     10942700b62b0cde
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

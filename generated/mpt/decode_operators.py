@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f641351ad94748ac
-#   text hash     8e73dc8c81da0ada
+#   content hash  a5419bf6ff6680be
+#   text hash     170dde957163a342
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

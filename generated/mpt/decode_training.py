@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9d22392ba98e4a95
-#   text hash     100a6d5e985c5911
+#   content hash  9e31af476f36f415
+#   text hash     914a77d5572ac802
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  80c857e753b8bb3e
-#   text hash     d36ed8f3d4118ca9
+#   content hash  647fc1df9e2fef0c
+#   text hash     333cb502b2fa9ea5
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -24,8 +24,8 @@ four warps each own 64 of a tile's keys:
 A stage is ready when all its bytes have arrived, LSE and delta of its queries together with those of dout, and free
 when both workers are done with it; each has a barrier.
 The workers exchange dS for the products of dQ through shared memory, in two stages. dQ is accumulated as [64, 64] tiles
-in the register order of a product's result. Programs add their shares to it in no fixed order,
-so the last bits differ from run to run.
+in the register order of a product's result.
+Programs add their shares to it in no fixed order, so the last bits differ from run to run.
 
 Layouts
     SCORES     [64, BLOCK_M] in registers, keys by queries, the result layout of a product
@@ -122,7 +122,7 @@ def prepare(
     row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
     row = q_start + tl.arange(0, BLOCK_M)
     if dlse_ptr is not None:
-        # the derivative of the LSE by a score is its weight, so that dlse joins delta
+        # the derivative of the LSE with respect to a score is its weight, so that ds gains p * dlse
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M

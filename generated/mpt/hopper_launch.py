@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  36bfb4a9d0e34790
-#   text hash     b6abed9086549e76
+#   content hash  3acfa648bf783cd9
+#   text hash     1f210ee9169fff72
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  881be900061c627d
-#   text hash     84abf27a9639b4aa
+#   content hash  d3c453e68f879535
+#   text hash     368a7f315776c675
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b7690da99c36b19a
-#   text hash     a372602f92891a10
+#   content hash  ecb6a16503746a50
+#   text hash     21d6fc83377baec1
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

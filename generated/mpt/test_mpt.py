@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  51f3a3b2dbfbc943
-#   text hash     6f2786cf5d6ad055
+#   content hash  acaa17d00f24c2f9
+#   text hash     0b7fd0126e231bf5
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7eee3bb8363da4cd
-#   text hash     1dc5d37a7e151a63
+#   content hash  637c38f1be526eb6
+#   text hash     5ccd4d745a4aaa94
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 
@@ -92,5 +92,5 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or by those of q and v if they have a row
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {128: (0,), 256: (0,)}, "backward": {64: (1024,), 128: (1024,), 256: (1024,)}}

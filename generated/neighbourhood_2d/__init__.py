@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ac8e713c4363be34
-#   text hash     9d9524b7e008695a
+#   content hash  94b9eedd766b54f3
+#   text hash     d45e019623cbcb9f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  792af1195a7ad3f4
-#   text hash     4efd39b0181eed49
+#   content hash  f02087c2bfb592f0
+#   text hash     dad241a45a7c43da
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  814f0493cbe4f889
-#   text hash     b20972796030af18
+#   content hash  15c03cb8c18e6d06
+#   text hash     c3e95f86a86f8401
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d059243b0059ff74
-#   text hash     6f5939800cc6de3a
+#   content hash  86a375cef24eae3c
+#   text hash     8ce2a352bc17b37f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

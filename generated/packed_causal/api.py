@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8610e77687dc53d4
-#   text hash     25804b8613e83e68
+#   content hash  23078fd73eba90ac
+#   text hash     e9517edec0a5bb1f
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

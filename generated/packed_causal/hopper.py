@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a4ff27e49eaa8b68
-#   text hash     e7597921c68bc751
+#   content hash  f5cfb391417a7e70
+#   text hash     6dc5ea284a18e9b3
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -130,7 +130,7 @@ def handed_on(number):
 
 @gluon.jit
 def next_place(begun, ready, places, STAGES: gl.constexpr):
-    """The next tile, once it is `ready`, with its batch entry and head; a negative number after the last tile."""
+    """The next tile, once it is `ready`, with its sequence and head; a negative number after the last tile."""
     stage = begun % STAGES
     mbarrier.wait(ready.index(stage), begun // STAGES & 1)
     place = stage * 3
@@ -220,7 +220,7 @@ def operands(result, results, inputs, given="f"):
 
 @triton.constexpr_function
 def watching(count):
-    """PTX that continues once `count` values of a thread are known; it never branches: no arithmetic gives that NaN."""
+    """PTX that goes on once `count` values of a thread are known; it never loops: no arithmetic gives that NaN."""
     found = [f"setp.eq{'.or' * (i > 0)}.s32 p, ${count + i}, 0x7fc12345{', p' * (i > 0)};" for i in range(count)]
     lines = [
         "{",
@@ -344,7 +344,7 @@ def weigh(
     m_new = tl.where(grows | (m == float("-inf")), tl.maximum(m, top), m)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
-    # a row that has seen no key yet has m = -inf: subtract the least number instead, as -inf - -inf is NaN
+    # a row that has seen no key yet has m = -inf: subtract the lowest number instead, as -inf - -inf is NaN
     pivot = tl.maximum(m_new, -3.4028234e38)
     p = tl.exp2(score * scale_log2 - pivot[:, None])  # [64, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [64]
@@ -665,7 +665,7 @@ def load_tiles(
 
 @gluon.jit
 def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    """COUNT barriers, one for each stage of a buffer; each waits for so many ARRIVALS, and for all expected bytes."""
+    """COUNT barriers, one for each stage of a buffer; each waits for ARRIVALS arrivals and all expected bytes."""
     made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(COUNT):
         mbarrier.init(made.index(i), count=ARRIVALS)

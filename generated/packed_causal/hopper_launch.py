@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  75d5ffd1825c766a
-#   text hash     e0ea9347bc22c748
+#   content hash  1151e67aea546e3f
+#   text hash     bfab37d5a08062d0
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/ranks/ranks.py.jinja
-#   content hash  1a06524d96c2f38a
-#   text hash     1906fa8468ea6d52
+#   content hash  994c204d979121d5
+#   text hash     132a0271530431bc
 #   render with   attnforge render SPEC
 """Tokens divided among the ranks of a process group: each has a part and receives the keys that its queries see."""
 
@@ -111,7 +111,9 @@ def _collective(name):
     return getattr(dist, f"{name}_single", None) or getattr(dist, older)
 
 
-ALIGNED = 256  # the keys of a stretch start at a multiple of this, as tiles do, so that results keep their bits
+# keys of a stretch start at a multiple of this, as tiles do: results keep their bits, except with running sums, and in
+# packed sequences, whose tiles start at their own first keys
+ALIGNED = 256
 
 
 def window_starts(parts, rows, back, step):
@@ -148,7 +150,7 @@ class _WithNeighbours(torch.autograd.Function):
     """The rows of each stretch of a rank, preceded by rows of earlier stretches.
 
     sent: for each rank, pairs (own stretch, first row): the rows of the stretch from there on go to that rank
-    received: for each rank, triples (own stretch, offset, rows): the piece goes to that offset before the stretch
+    received: for each rank, triples (own stretch, offset, rows): the piece is at that offset of the stretch's result
     order: for each own stretch, the pieces before it, as pairs (rank, index of the piece among those it sends)
     """
 
@@ -163,7 +165,7 @@ class _WithNeighbours(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *gradients):
-        # at least in float32, so that a sum over stretches is rounded once
+        # in at least float32, so that a sum over stretches is rounded once
         wide = [dx.to(torch.promote_types(dx.dtype, torch.float32)) for dx in gradients]
         given = [[wide[i][place : place + n] for i, place, n in by] for by in ctx.received]
         taken = _exchanged(given, [[ctx.rows - first for _, first in to] for to in ctx.sent], wide[0], ctx.group)
@@ -177,7 +179,8 @@ class _WithNeighbours(torch.autograd.Function):
 def _exchanged(given, sizes, like, group):
     """Sends pieces to each rank, and returns the pieces of `sizes` rows from each; `like` has their other axes."""
     pieces = [piece for to in given for piece in to]
-    sending = torch.cat(pieces) if pieces else like[:0].contiguous()
+    # joined pieces may keep an order of axes that they had in memory
+    sending = (torch.cat(pieces) if pieces else like[:0]).contiguous()
     found = like.new_empty(sum(map(sum, sizes)), *like.shape[1:])
     dist.all_to_all_single(found, sending, [*map(sum, sizes)], [sum(map(len, to)) for to in given], group=group)
     each = iter(found.split([n for by in sizes for n in by]))
@@ -319,7 +322,7 @@ class Seen:
 
 
 def _calls(seen, inputs, terms, queries, keys, angles=()):
-    """The keywords of each stretch's call, on a rank with so many queries and keys; `angles` have one row per position."""
+    """The keywords of each stretch's call; `queries` and `keys` are a rank's, `angles` have one row per position."""
     calls = [dict(terms) for _ in seen.keys]
     for name, along in inputs.items():
         x, rows = terms[name], queries if along.query else keys

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dbbdfcb2cfc2b6cc
-#   text hash     d9367aa8eece9074
+#   content hash  3eee346eacd26ed9
+#   text hash     1d1e1ae0562a0070
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  614ef0eac094818b
-#   text hash     3cb16edd1d37b4d6
+#   content hash  52c3dcedded06567
+#   text hash     7bffc6d829470fa4
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 
@@ -110,7 +110,7 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or by those of q and v if they have a row
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (2304,), 128: (1024,), 256: (0,)},
     "backward": {64: (1024,), 128: (1536,), 256: (1024,)},

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8121b72b47c24647
-#   text hash     ca7f5a58a6d75490
+#   content hash  589e8d8c6a16b2a0
+#   text hash     5a1d21bab045eb6d
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  063ed1e413130b5c
-#   text hash     abee23586a447fe6
+#   content hash  a82ab566685e09f7
+#   text hash     4d572a3d56e9e64e
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

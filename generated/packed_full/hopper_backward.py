@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5070f654a333ae40
-#   text hash     cee9937366e9f5cd
+#   content hash  6f816bacd3270413
+#   text hash     d1141c1f075a6b4d
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -24,8 +24,8 @@ four warps each own 64 of a tile's keys:
 A stage is ready when all its bytes have arrived, LSE and delta of its queries together with those of dout, and free
 when both workers are done with it; each has a barrier.
 The workers exchange dS for the products of dQ through shared memory, in two stages. dQ is accumulated as [64, 64] tiles
-in the register order of a product's result. Programs add their shares to it in no fixed order,
-so the last bits differ from run to run.
+in the register order of a product's result.
+Programs add their shares to it in no fixed order, so the last bits differ from run to run.
 
 Layouts
     SCORES     [64, BLOCK_M] in registers, keys by queries, the result layout of a product
@@ -136,7 +136,7 @@ def prepare(
     row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
     row = q_start + tl.arange(0, BLOCK_M)
     if dlse_ptr is not None:
-        # the derivative of the LSE by a score is its weight, so that dlse joins delta
+        # the derivative of the LSE with respect to a score is its weight, so that ds gains p * dlse
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     sum_row = (tl.cast(h, tl.int64) * (q_total // BLOCK_M + sequences) + q_offset // BLOCK_M + b) * BLOCK_M
@@ -571,7 +571,7 @@ def backward(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
-    """Store dK and dV of all tiles of keys, summed over the query heads that read it, and add to dQ."""
+    """Store dK and dV of all tiles of keys, summed over the query heads that read them, and add to dQ."""
     # dQ of a tile of queries is split into [64, 64] tiles, one for each worker
     gl.static_assert(
         (BLOCK_N == 128) & (BLOCK_M * BLOCK_D == 8192), "two workers have 128 keys, and half of 8192 values of dQ each"

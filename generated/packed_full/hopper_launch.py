@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ee9ca1ba9dc2655a
-#   text hash     b6790876254ca55c
+#   content hash  5433f01280080ff1
+#   text hash     a9dfc2bd4e795509
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bc7aa231b603ab8e
-#   text hash     71ed0cd9679cf67d
+#   content hash  a328feb7a15c1741
+#   text hash     b3647f970202e3bd
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  67f3f7b13096423c
-#   text hash     59329dd2d1bc3e0b
+#   content hash  326e589285029516
+#   text hash     e7172e607ec3106f
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  51b9186d2ba0c220
-#   text hash     47cd12e362554bce
+#   content hash  1b5ef8b1545df477
+#   text hash     28c11c3347209d12
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 
@@ -92,7 +92,7 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or by those of q and v if they have a row
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (1536,), 128: (896,), 256: (0,)},
     "backward": {64: (1536,), 128: (1536,), 256: (1024,)},

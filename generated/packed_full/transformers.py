@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  69169c055152d087
-#   text hash     8dc880623b86be4d
+#   content hash  2640d4bb6ec18a8a
+#   text hash     33952bec9779961e
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

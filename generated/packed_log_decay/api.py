@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  478fc2336fae22ac
-#   text hash     e169336669a994f9
+#   content hash  dbe7ce29b793cd43
+#   text hash     a5bbd49c7d038608
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

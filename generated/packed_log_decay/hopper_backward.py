@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  91c4bba4fbdc0b5f
-#   text hash     4bee316dd615b2b5
+#   content hash  830f1555d7bc317a
+#   text hash     51393a2ed1397d60
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -22,14 +22,14 @@ four warps each own 64 of a tile's keys:
                  first program to reach a tile is stored instead, and the other programs wait for that
 
 Gradients of inputs are sums of dS: over the queries of each key, and over the keys of each query; the latter are added
-to memory like dQ. Both are products of the rounded dS in shared memory: in a running sum of both, a pair of tokens on
-the same side has to cancel out.
+to memory like dQ. Both are products of the rounded dS in shared memory: in a running sum of both, what a score
+adds to the one has to cancel out what it adds to the other.
 
 A stage is ready when all its bytes have arrived, LSE and delta of its queries together with those of dout, and free
 when both workers are done with it; each has a barrier.
 The workers exchange dS for the products of dQ through shared memory, in two stages. dQ is accumulated as [64, 64] tiles
-in the register order of a product's result. Programs add their shares to it, and to sums of rows, in no fixed order,
-so the last bits differ from run to run.
+in the register order of a product's result.
+Programs add their shares to it, and to sums of rows, in no fixed order, so the last bits differ from run to run.
 
 Layouts
     SCORES     [64, BLOCK_M] in registers, keys by queries, the result layout of a product
@@ -100,7 +100,7 @@ Symbols
     eighths                   [8, 16], filled with 1 / 8: the eight columns of a product of dS with it add up to the
                               sums of dS
     key_sums, row_sums        sums of dS over the queries of each of a worker's keys, and over the keys of 64 rows
-    in_log_decay_q_sum_row    first row of the current head in in_log_decay_q_sum
+    in_log_decay_q_sum_row    offset of the sequence and head in in_log_decay_q_sum
 """
 
 import triton
@@ -156,7 +156,7 @@ def prepare(
     row_base = tl.cast(h, tl.int64) * q_rows + q_aligned
     row = q_start + tl.arange(0, BLOCK_M)
     if dlse_ptr is not None:
-        # the derivative of the LSE by a score is its weight, so that dlse joins delta
+        # the derivative of the LSE with respect to a score is its weight, so that ds gains p * dlse
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
     sum_row = (tl.cast(h, tl.int64) * (q_total // BLOCK_M + sequences) + q_offset // BLOCK_M + b) * BLOCK_M
@@ -711,7 +711,7 @@ def backward(
     joined, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
-    """Store dK and dV of all tiles of keys, summed over the query heads that read it, and add to dQ."""
+    """Store dK and dV of all tiles of keys, summed over the query heads that read them, and add to dQ."""
     # dQ of a tile of queries is split into [64, 64] tiles, one for each worker
     gl.static_assert(
         (BLOCK_N == 128) & (BLOCK_M * BLOCK_D == 8192), "two workers have 128 keys, and half of 8192 values of dQ each"

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  19fccd114971fd8a
-#   text hash     927f9a3511dc9da9
+#   content hash  176a6dce17849031
+#   text hash     7aee58eed044b697
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7399b57088e61062
-#   text hash     bcb806f9beb2e4ab
+#   content hash  865081f875733900
+#   text hash     487b7a091bfd7673
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -55,8 +55,8 @@ Programs
     scan_back      as `scan`, from the last token to the first; runs after the other backward kernels
     The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups) or, from 65536 tiles
     on, (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all
-    sequences; a group is as many heads as fit the rows that their programs loop over into a third of the L2 cache.
-    The grid of `scan`, `scan_back` has one axis.
+    sequences; a group has as many as keep the rows that their programs loop over within a third of the L2 cache.
+    Grids of one axis: `scan`, `scan_back`.
 
 Tensors, by their axes
     q, dq           [q_total, Hq, D]
@@ -121,7 +121,8 @@ Symbols
     TILE_AXIS                 the grid axis along which programs own tiles
     m, l, acc                 running maximum (in log2 units), denominator and numerator of the softmax
     p                         weights; in `forward`, before the division by l
-    pivot, shrink             the value that a step subtracts from scores; the factor of earlier sums as m grows
+    pivot                     the value that a step subtracts from scores
+    shrink                    the factor of earlier sums as m grows
     dp, ds                    gradients of the weights and of the score
     delta                     rowsum(out * dout) - dlse, which the gradient of the softmax subtracts from each dp of a
                               row
@@ -307,7 +308,7 @@ def partial_row_sums(p):
 
 @triton.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Store the first WIDTH columns of a tile's rows below row `count`."""
+    """Store the first WIDTH columns of a tile's rows before row `count`."""
     row = first + tl.arange(0, x.shape[0])
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  77ae6acc05ee0950
-#   text hash     d00eee340d245bfc
+#   content hash  fcec40c9320836b4
+#   text hash     d2ece91f1eb6937d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

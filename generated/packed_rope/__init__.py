@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bdffa18deb3f3b9c
-#   text hash     7cfe3473c2002fed
+#   content hash  1dfaf20c36e7a5a0
+#   text hash     f6747c71663eb61b
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9ec70404cd002026
-#   text hash     b51855976ba6a6b0
+#   content hash  e063e6fb374fc05a
+#   text hash     bbc129728c18ea29
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  600640e82d919781
-#   text hash     5e70542cbbd8ca82
+#   content hash  f31111bdfbd0c818
+#   text hash     d0d2258d0fbe2349
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 
@@ -41,8 +41,8 @@ Programs
                    the GROUP query heads that read it
     The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups) or, from 65536 tiles
     on, (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all
-    sequences; a group is as many heads as fit the rows that their programs loop over into a third of the L2 cache.
-    The grid of `rotate` has one axis.
+    sequences; a group has as many as keep the rows that their programs loop over within a third of the L2 cache.
+    Grids of one axis: `rotate`.
 
 Tensors, by their axes
     q, dq                [q_total, Hq, D]
@@ -109,7 +109,8 @@ Symbols
     TILE_AXIS               the grid axis along which programs own tiles
     m, l, acc               running maximum (in log2 units), denominator and numerator of the softmax
     p                       weights; in `forward`, before the division by l
-    pivot, shrink           the value that a step subtracts from scores; the factor of earlier sums as m grows
+    pivot                   the value that a step subtracts from scores
+    shrink                  the factor of earlier sums as m grows
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, which the gradient of the softmax subtracts from each dp of a row
     q_offset, k_offset      first row of a sequence in the tensors
@@ -269,7 +270,7 @@ def partial_row_sums(p):
 
 @triton.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Store the first WIDTH columns of a tile's rows below row `count`."""
+    """Store the first WIDTH columns of a tile's rows before row `count`."""
     row = first + tl.arange(0, x.shape[0])
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]

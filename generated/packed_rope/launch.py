@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5aad71801e9a182c
-#   text hash     9ede500a440c826a
+#   content hash  4257cac7787e4a97
+#   text hash     90b58913baa3f28e
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  57275935e4ad55cf
-#   text hash     569f2bb2a305f10f
+#   content hash  139961c2c7582524
+#   text hash     08df416c7a9c6ad9
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  461f5e277c2d8900
-#   text hash     1886c8861e4a53e9
+#   content hash  437559dd6536ae6e
+#   text hash     5e78c4ac6f3ee63d
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 
@@ -92,7 +92,7 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or by those of q and v if they have a row
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (2304,), 128: (1024,), 256: (0,)},
     "backward": {64: (1024,), 128: (1536,), 256: (1024,)},

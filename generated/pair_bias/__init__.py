@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e7d4738b1b2af949
-#   text hash     46c3aeb98feaf445
+#   content hash  54821721d83433d4
+#   text hash     5eebecced99cb71f
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c0736b8498166a6f
-#   text hash     55ed81b61241d89d
+#   content hash  898525cfeb8f613b
+#   text hash     f8c843c4199cab81
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8015a1347f18307e
-#   text hash     9bbd929b4d02129d
+#   content hash  4b75cb2feb126fd3
+#   text hash     0a0e6c9ef4c6ff9d
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ab80c461d16e0cee
-#   text hash     a2a09c9b4f1b6389
+#   content hash  6b7f7e00201abe48
+#   text hash     4f4efcb726faeb19
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3525b5cc2249e4d8
-#   text hash     389a5410ea67c658
+#   content hash  e2ed241e7c1e6cd9
+#   text hash     1f1b6ac5730c750d
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  81bfd7fc76a3e91c
-#   text hash     23b639bc56488029
+#   content hash  bb201a640eb95df7
+#   text hash     ea6771fb417698ed
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7ba9a26d7d605dd9
-#   text hash     1937673d7c46b8be
+#   content hash  283921c8c5ecdc06
+#   text hash     66515cfde9aa86f2
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

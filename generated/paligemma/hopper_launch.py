@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3e6c9e917c479d7f
-#   text hash     cf7fb781b926481d
+#   content hash  5e95fd5baee3497c
+#   text hash     f404528c60380aca
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

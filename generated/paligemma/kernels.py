@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6360d594c7657d70
-#   text hash     5403c4b5de4f7c69
+#   content hash  e0233069e6c71bac
+#   text hash     11af552aeda663d0
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 
@@ -41,8 +41,8 @@ Programs
                    of the GROUP query heads that read it
     The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups) or, from 65536 tiles
     on, (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all
-    batch entries; a group is as many heads as fit the rows that their programs loop over into a third of the L2 cache.
-    The grid of `rotate` has one axis.
+    batch entries; a group has as many as keep the rows that their programs loop over within a third of the L2 cache.
+    Grids of one axis: `rotate`.
 
 Tensors, by their axes
     q, dq                [B, q_total, Hq, D]
@@ -101,7 +101,8 @@ Symbols
     TILE_AXIS               the grid axis along which programs own tiles
     m, l, acc               running maximum (in log2 units), denominator and numerator of the softmax
     p                       weights; in `forward`, before the division by l
-    pivot, shrink           the value that a step subtracts from scores; the factor of earlier sums as m grows
+    pivot                   the value that a step subtracts from scores
+    shrink                  the factor of earlier sums as m grows
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, which the gradient of the softmax subtracts from each dp of a row
     q_offset, k_offset      first row of a batch entry that counts
@@ -118,7 +119,7 @@ Symbols
     BLOCK_T, tiles          rows of a tile of `rotate`, and the number of such tiles in the longest sequence
     ROWS, COLUMNS, WIDTH    rows and columns of a tile, and how many of the columns the tensor has
     count                   number of rows or tokens: one past the last index
-    in_prefix_len           in_prefix_len of the head
+    in_prefix_len           in_prefix_len of the current sequence and head
 """
 
 import triton
@@ -242,7 +243,7 @@ def partial_row_sums(p):
 
 @triton.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Store the first WIDTH columns of a tile's rows below row `count`."""
+    """Store the first WIDTH columns of a tile's rows before row `count`."""
     row = first + tl.arange(0, x.shape[0])
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]

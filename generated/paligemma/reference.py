@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ca5bd6bfe5f5a696
-#   text hash     8bc2e9491a967a23
+#   content hash  52a03cd9bb31ddb2
+#   text hash     13de3e6bd358d4e4
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c5d0ceb16d24457f
-#   text hash     89834be2210fcdae
+#   content hash  9c7aa92b7f4c5faa
+#   text hash     6d56f3cf7f2fed62
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  65e105375ee2cdc3
-#   text hash     426e2773689aa888
+#   content hash  e9270b88d22d8dd2
+#   text hash     cb7b98019369f573
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

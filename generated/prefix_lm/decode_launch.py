@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ca4bb8a29e0a4a05
-#   text hash     c0a14fd31424a1dd
+#   content hash  5f8f3e1926bd08ab
+#   text hash     f95bb9775e9d5f54
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6a8514c4a2ba5d24
-#   text hash     ed7c15adcb1a2800
+#   content hash  a838600c1806b69b
+#   text hash     a2cb6280ebde75dd
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a20658d0900ff656
-#   text hash     d3541df509377b30
+#   content hash  e5780716261a69dd
+#   text hash     5f827f41bca092c5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

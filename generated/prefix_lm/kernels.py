@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  47639a7fa6fedc1d
-#   text hash     e300f0fc43adb6a9
+#   content hash  60d644e0c919780a
+#   text hash     2998079fb6b8dc41
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 
@@ -39,7 +39,7 @@ Programs
                    of the GROUP query heads that read it
     The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups) or, from 65536 tiles
     on, (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all
-    batch entries; a group is as many heads as fit the rows that their programs loop over into a third of the L2 cache.
+    batch entries; a group has as many as keep the rows that their programs loop over within a third of the L2 cache.
 
 Tensors, by their axes
     q, dq           [B, q_total, Hq, D]
@@ -94,7 +94,8 @@ Symbols
     TILE_AXIS               the grid axis along which programs own tiles
     m, l, acc               running maximum (in log2 units), denominator and numerator of the softmax
     p                       weights; in `forward`, before the division by l
-    pivot, shrink           the value that a step subtracts from scores; the factor of earlier sums as m grows
+    pivot                   the value that a step subtracts from scores
+    shrink                  the factor of earlier sums as m grows
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, which the gradient of the softmax subtracts from each dp of a row
     q_offset, k_offset      first row of a batch entry that counts
@@ -108,7 +109,7 @@ Symbols
     BLOCK                   rows of a tile, in functions used for both queries and keys
     ROWS, COLUMNS, WIDTH    rows and columns of a tile, and how many of the columns the tensor has
     count                   number of rows or tokens: one past the last index
-    in_prefix_len           in_prefix_len of the head
+    in_prefix_len           in_prefix_len of the current sequence and head
 """
 
 import triton
@@ -232,7 +233,7 @@ def partial_row_sums(p):
 
 @triton.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Store the first WIDTH columns of a tile's rows below row `count`."""
+    """Store the first WIDTH columns of a tile's rows before row `count`."""
     row = first + tl.arange(0, x.shape[0])
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]

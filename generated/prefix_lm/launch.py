@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  349ca16e9f133763
-#   text hash     f3121208f3c49d50
+#   content hash  a1777d3719697cae
+#   text hash     e79d279a7f7b66e0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

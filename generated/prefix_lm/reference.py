@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ec4e562c19791b0c
-#   text hash     b2b7bc39843e1cba
+#   content hash  8f7a9f3231235343
+#   text hash     6dad6417e2715294
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

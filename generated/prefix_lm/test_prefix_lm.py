@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  54bfbdd42720f8dc
-#   text hash     33424bd5ddd9e5eb
+#   content hash  24babdc9b5a4a962
+#   text hash     ac8eaac716c2fda7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d0f60bb74307e575
-#   text hash     cf5a011e3731be53
+#   content hash  c2fd18c0516608af
+#   text hash     b758f6d578976954
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

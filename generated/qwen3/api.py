@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6b6f5bd4a421213f
-#   text hash     85c9268357974e67
+#   content hash  d59c3df0ac272a00
+#   text hash     d449f6bf4b4657d2
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

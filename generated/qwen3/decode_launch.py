@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1ab4e9887e03218d
-#   text hash     df9b7f92f3ef23f8
+#   content hash  9dbc2681a448c2a7
+#   text hash     7f5bd272de0bbc01
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  79a1aa334f0e1b08
-#   text hash     18e07260a662e859
+#   content hash  e9b2848b4113fbd4
+#   text hash     3bfd8dee77b7313c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  670c92c86922f370
-#   text hash     45d77cca9ad31ca2
+#   content hash  0c96a3bf61af1bac
+#   text hash     b0e18c2e96ed766a
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

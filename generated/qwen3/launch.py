@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aad66a1020296ae3
-#   text hash     44c4f14cd75efda2
+#   content hash  ca0d9c9558dbbe83
+#   text hash     e74b765dff7de7e5
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  902ba8c0adb70ef1
-#   text hash     7a7c231ae946457b
+#   content hash  40313994606ab953
+#   text hash     e85149852d070c89
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

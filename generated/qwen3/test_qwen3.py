@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c016694887257894
-#   text hash     b5a8c3e4b9fe1443
+#   content hash  365fa338c8c856c8
+#   text hash     19a9dc5697255bdc
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

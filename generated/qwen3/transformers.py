@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  67c9f90add2c3f07
-#   text hash     a912e39ed6f86500
+#   content hash  77955d15a677bccf
+#   text hash     d2edec197561c18e
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1207e1f79e69d881
-#   text hash     6c08ade68fbd3dda
+#   content hash  901cc64d7c184878
+#   text hash     ff03c86c935aa952
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  df2db8bba6e0e0e3
-#   text hash     015f7c8b4046861e
+#   content hash  e1685621d035fe62
+#   text hash     fbe66b3aafd189bc
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

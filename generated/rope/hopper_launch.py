@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  45291b1a0c8708db
-#   text hash     5e84682322cdb1a0
+#   content hash  3edd701bb2cc1c00
+#   text hash     cd945844229bae6c
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

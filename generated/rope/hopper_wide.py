@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  756f7a63f5ac9229
-#   text hash     5572ab2f9464d1da
+#   content hash  06d5102278e16d82
+#   text hash     98d3313c86ffbd7d
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -131,7 +131,7 @@ def weigh(
 
 @gluon.jit
 def over_columns(x, SCORES: gl.constexpr):
-    """A value for each column, in 64 rows; each register is written by itself, so that a product starts from them."""
+    """A value for each column, in 64 rows; registers are written one by one, so that a product takes them in place."""
     rows = x[None, :] + gl.full([64, x.shape[0]], 0.0, gl.float32, SCORES)
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [rows], gl.float32, False, 1)
 

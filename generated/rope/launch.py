@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09b532cd0e89e40d
-#   text hash     62002f44433eb183
+#   content hash  b4d1e0c8a1e08f84
+#   text hash     34a4e45d8174ad53
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

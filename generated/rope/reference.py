@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6d8932dd0830521d
-#   text hash     0d52a419ce896065
+#   content hash  e839848e9c3d53d5
+#   text hash     29366d35f7836c5a
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bc88ceb38941d711
-#   text hash     393d577d3f5d22eb
+#   content hash  6522e3c4f87ebeb5
+#   text hash     652c51b647c7471f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  20c52da2f1ed5ade
-#   text hash     07a0d8cc9f9b6cfd
+#   content hash  3dbab917e4d7a972
+#   text hash     0c9507641e194806
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1b351fc80053d55a
-#   text hash     270db7d718961a02
+#   content hash  6c4b3506727532b7
+#   text hash     249af6da22523824
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

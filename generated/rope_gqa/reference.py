@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f820ca859a0fff36
-#   text hash     a8f732eb8a6aef0c
+#   content hash  3cd52ca12f454cfb
+#   text hash     2d9df5eb29edfe68
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

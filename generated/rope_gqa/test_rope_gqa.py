@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c2dc1254baeb0a03
-#   text hash     a56d92886d4fa694
+#   content hash  a961f1a329448b14
+#   text hash     b7b54ed3072e38b2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7467afdb2bc77ef8
-#   text hash     f88a415a65a27165
+#   content hash  01d306450570b2ae
+#   text hash     016662c884dfbbde
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  db14dd9beb738d37
-#   text hash     ceabd3d804178c2b
+#   content hash  614865efebfc8ac8
+#   text hash     cb85fa0ec27b9c09
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

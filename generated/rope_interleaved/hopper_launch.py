@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b9fa40e0d2a4b881
-#   text hash     3075bbe0449d8dd9
+#   content hash  d33cc2351eb318c0
+#   text hash     d1e37ad1fee1dab1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

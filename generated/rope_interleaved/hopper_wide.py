@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a50a7008e8384138
-#   text hash     e44ad17f51f8115c
+#   content hash  9728b0529e11db82
+#   text hash     349edf013c587f31
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -131,7 +131,7 @@ def weigh(
 
 @gluon.jit
 def over_columns(x, SCORES: gl.constexpr):
-    """A value for each column, in 64 rows; each register is written by itself, so that a product starts from them."""
+    """A value for each column, in 64 rows; registers are written one by one, so that a product takes them in place."""
     rows = x[None, :] + gl.full([64, x.shape[0]], 0.0, gl.float32, SCORES)
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [rows], gl.float32, False, 1)
 

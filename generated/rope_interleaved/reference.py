@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  df7862c6c6589b91
-#   text hash     565cff51510703d0
+#   content hash  a56b706ebf4caaae
+#   text hash     52efbe851196b2ec
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

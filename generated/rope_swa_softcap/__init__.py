@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c30a35037fb4526b
-#   text hash     5c9e489cb8615d57
+#   content hash  1e66a9c8827b19c8
+#   text hash     3893612cdd6b5ef9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

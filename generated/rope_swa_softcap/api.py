@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d3ac98073252ac91
-#   text hash     36bae06a7c39f431
+#   content hash  b12fd58685706c20
+#   text hash     8cb8cecd7b95b34c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c7b82da1a8d6fb6e
-#   text hash     1b80d3dee0d927ab
+#   content hash  b2001127eb8da3e6
+#   text hash     ffcdc21fda6230ac
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e1d0783f66b48937
-#   text hash     45bd40347cfc3e2f
+#   content hash  5a0f2e204e6f962b
+#   text hash     a7a83f62a8a9a0bd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

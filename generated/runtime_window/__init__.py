@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9c4f49a2c6da1885
-#   text hash     3235ebabb3c245c0
+#   content hash  7c8bb10f0bfcaac2
+#   text hash     eba590bc44c97361
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0bf67ead7a5af131
-#   text hash     09fa1dd204082f9f
+#   content hash  bd5afdb3ad97f632
+#   text hash     6eed9a87893ffb81
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

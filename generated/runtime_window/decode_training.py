@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4a8fb2c6823ae2fd
-#   text hash     c6c4042b22d3b41c
+#   content hash  394b5e23038d892e
+#   text hash     25901db377ba1e7f
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b212104cfb8aba07
-#   text hash     1a22c74bf3ce1109
+#   content hash  f8e5f4412fea458c
+#   text hash     ff24c3e5758f80dc
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

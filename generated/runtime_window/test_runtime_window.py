@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b06ec18d1b72456a
-#   text hash     ba381dea4db2170d
+#   content hash  c3da43967f4e14b7
+#   text hash     b35a4d5c1529a125
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

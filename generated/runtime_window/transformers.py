@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7b5109aa1c9bdc87
-#   text hash     d3811d445b8c58de
+#   content hash  deca7fe8e6838c56
+#   text hash     574fb3cd191497ba
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

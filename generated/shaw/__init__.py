@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1389e72e6c585079
-#   text hash     590a70cf851dcdf8
+#   content hash  09b85273aea0806a
+#   text hash     83b9f1a8b6a88ad5
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

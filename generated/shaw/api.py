@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2dcb4d7f1ccebb3b
-#   text hash     b40c4173717dd561
+#   content hash  40bc85b5efe7393e
+#   text hash     805fab3e84819d88
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d8155ec52f7367d8
-#   text hash     f28b7d9599a099df
+#   content hash  299f179b6dcc1c2c
+#   text hash     f178140b91592cf5
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

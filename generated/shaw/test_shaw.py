@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3cee20d9294cf5b2
-#   text hash     b12d00a03ab5fcf4
+#   content hash  941bd065f71df77e
+#   text hash     aec4e6ce135de77c
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

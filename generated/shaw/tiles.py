@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e38edcc40a398e3a
-#   text hash     4fa81391b07fe23c
+#   content hash  6b7a78b5a43d040d
+#   text hash     6ef9f813d97c4a6e
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 
@@ -87,5 +87,5 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or by those of q and v if they have a row
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}}

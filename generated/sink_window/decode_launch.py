@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7c3be063c56692ac
-#   text hash     60d30227f465bef7
+#   content hash  3f8d4eb78e0ca037
+#   text hash     a51680600d3a2028
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

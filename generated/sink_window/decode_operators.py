@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  352cb392b7ca8adc
-#   text hash     aa0d8b21175d9401
+#   content hash  86e4e25181ca235b
+#   text hash     32ce361165094d18
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  acf10ac310949665
-#   text hash     3dcfb6e1d2175ad5
+#   content hash  ffd0aee0a3f26ffb
+#   text hash     90dce568c2672c3d
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2ff4bd6560c2803b
-#   text hash     ac110658edf45f37
+#   content hash  b82c7c77c51ca96f
+#   text hash     0cc04dd5bb8eaad6
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  61b93ad3bd146fc5
-#   text hash     061cceafbda3c4a1
+#   content hash  d8d199113f191f38
+#   text hash     81bda6f3d5c7c7bc
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -132,7 +132,7 @@ def weigh(
 
 @gluon.jit
 def over_columns(x, SCORES: gl.constexpr):
-    """A value for each column, in 64 rows; each register is written by itself, so that a product starts from them."""
+    """A value for each column, in 64 rows; registers are written one by one, so that a product takes them in place."""
     rows = x[None, :] + gl.full([64, x.shape[0]], 0.0, gl.float32, SCORES)
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [rows], gl.float32, False, 1)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  06f829f850dfb323
-#   text hash     d44f0280acec4bfe
+#   content hash  090f2e8c58c53df0
+#   text hash     50d7402ac9bcf366
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 
@@ -41,7 +41,7 @@ Programs
                    of the GROUP query heads that read it
     The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups) or, from 65536 tiles
     on, (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all
-    batch entries; a group is as many heads as fit the rows that their programs loop over into a third of the L2 cache.
+    batch entries; a group has as many as keep the rows that their programs loop over within a third of the L2 cache.
 
 Tensors, by their axes
     q, dq           [B, q_total, Hq, D]
@@ -97,7 +97,8 @@ Symbols
     TILE_AXIS               the grid axis along which programs own tiles
     m, l, acc               running maximum (in log2 units), denominator and numerator of the softmax
     p                       weights; in `forward`, before the division by l
-    pivot, shrink           the value that a step subtracts from scores; the factor of earlier sums as m grows
+    pivot                   the value that a step subtracts from scores
+    shrink                  the factor of earlier sums as m grows
     dp, ds                  gradients of the weights and of the score
     delta                   rowsum(out * dout) - dlse, which the gradient of the softmax subtracts from each dp of a row
     q_offset, k_offset      first row of a batch entry that counts
@@ -235,7 +236,7 @@ def partial_row_sums(p):
 
 @triton.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: tl.constexpr):
-    """Store the first WIDTH columns of a tile's rows below row `count`."""
+    """Store the first WIDTH columns of a tile's rows before row `count`."""
     row = first + tl.arange(0, x.shape[0])
     column = tl.arange(0, x.shape[1])
     inside = (row < count)[:, None] & (column < WIDTH)[None, :]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  de4bb02d091152f2
-#   text hash     f4edd830d0df558e
+#   content hash  f764bfc32d6e9e34
+#   text hash     457532680e9a620f
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b967c9903e63563f
-#   text hash     67d23facd3ea55b7
+#   content hash  61e900f662a336b8
+#   text hash     a521c6a4455bf82e
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7e987d06fc92893f
-#   text hash     bdde28372b7649c2
+#   content hash  54e876f1cc67ff42
+#   text hash     19581877df3e5212
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

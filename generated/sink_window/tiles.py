@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4f333b85e3840653
-#   text hash     8dee844105e3cc6e
+#   content hash  afa14fe15907f084
+#   text hash     346eea79f688bf9b
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 
@@ -110,7 +110,7 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or by those of q and v if they have a row
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (512,), 128: (512,), 256: (0,)}, "backward": {64: (256,), 128: (512,), 256: (640,)}}
 
 # how many keys before its own position a query must be able to see for that, by columns of a tile

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  80f7aa18da1ec83b
-#   text hash     b93877fa1d37df0d
+#   content hash  0bf461480de1bacf
+#   text hash     906712d2844cc23d
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  526f8e3f7b3e69b2
-#   text hash     61fc696b0c3e4b9a
+#   content hash  84298e855d52482e
+#   text hash     492dd38bed4a7626
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

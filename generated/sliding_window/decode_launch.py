@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1c2a5b89273946e3
-#   text hash     89a8cca099ac6596
+#   content hash  9a0abcec0a87b642
+#   text hash     85e8d29a138364b9
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

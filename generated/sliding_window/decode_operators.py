@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  90840e4ac43b2e51
-#   text hash     84f82a8dc532de94
+#   content hash  f4a91917336ae918
+#   text hash     b1940ee02c762062
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

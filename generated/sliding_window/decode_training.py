@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c08d79b3c5107103
-#   text hash     538cf563ec82036d
+#   content hash  7cd8586249811378
+#   text hash     c8385e808f6a96c0
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3a8abdd5c019e0e7
-#   text hash     6fec681dc2dd4686
+#   content hash  7a60bf9d052c289f
+#   text hash     5e5959eb80e13825
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -184,7 +184,7 @@ def operands(result, results, inputs, given="f"):
 
 @triton.constexpr_function
 def watching(count):
-    """PTX that continues once `count` values of a thread are known; it never branches: no arithmetic gives that NaN."""
+    """PTX that goes on once `count` values of a thread are known; it never loops: no arithmetic gives that NaN."""
     found = [f"setp.eq{'.or' * (i > 0)}.s32 p, ${count + i}, 0x7fc12345{', p' * (i > 0)};" for i in range(count)]
     lines = [
         "{",
@@ -273,7 +273,7 @@ def weigh(
     m_new = tl.where(grows | (m == float("-inf")), tl.maximum(m, top), m)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
-    # a row that has seen no key yet has m = -inf: subtract the least number instead, as -inf - -inf is NaN
+    # a row that has seen no key yet has m = -inf: subtract the lowest number instead, as -inf - -inf is NaN
     pivot = tl.maximum(m_new, -3.4028234e38)
     p = tl.exp2(score * scale_log2 - pivot[:, None])  # [64, BLOCK_N]
     shrink = tl.exp2(m - pivot)  # [64]
@@ -624,7 +624,7 @@ def load_tiles(
 
 @gluon.jit
 def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    """COUNT barriers, one for each stage of a buffer; each waits for so many ARRIVALS, and for all expected bytes."""
+    """COUNT barriers, one for each stage of a buffer; each waits for ARRIVALS arrivals and all expected bytes."""
     made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(COUNT):
         mbarrier.init(made.index(i), count=ARRIVALS)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c9ddc8fde6cb6439
-#   text hash     e1351a71d91d109e
+#   content hash  6d4aa732f38aa0ca
+#   text hash     203b1adb4fec2e88
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b2b720cc81201689
-#   text hash     aba457b48ec2f1bd
+#   content hash  9fa0e9ac8bff3d04
+#   text hash     88fe5bc3df284007
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

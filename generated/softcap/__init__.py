@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3c91b8e836db70e2
-#   text hash     bbf11d302c0ba172
+#   content hash  66f78e543c6622e8
+#   text hash     c7922f52c5d1b696
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b12151893491fba
-#   text hash     d53b330b239be687
+#   content hash  4a80a687089536c3
+#   text hash     a365936b8b00bbf9
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ea1e0047da6d9bd7
-#   text hash     e305a1b50f114cee
+#   content hash  884a43b5c4c28a31
+#   text hash     5fe924b3c87eedc6
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  974a6882b0764d39
-#   text hash     0a31c7c162e88103
+#   content hash  4ca3e3d0a38590b3
+#   text hash     396b931f0a9e1a50
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c69c7f7cb47e94e8
-#   text hash     17467786334cb123
+#   content hash  d300c8f458b94741
+#   text hash     a97c66619704599f
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  df2dbe4baeb39875
-#   text hash     af2ed4d08a88dcde
+#   content hash  0a5764f78f650acb
+#   text hash     435eb245fb6f257e
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

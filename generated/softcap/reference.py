@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bdf5b4f274460bb0
-#   text hash     4065cec791a317aa
+#   content hash  f404def761a17d7f
+#   text hash     be892b02667dbdfa
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

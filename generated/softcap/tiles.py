@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  94463fdb380fd0f4
-#   text hash     1625664404fdf6c9
+#   content hash  137a4ffb4d1ce55b
+#   text hash     8c630160cb1392db
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 
@@ -92,7 +92,7 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or by those of q and v if they have a row
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (768,), 128: (256,), 256: (640,)},
     "backward": {64: (768,), 128: (512,), 256: (512,)},

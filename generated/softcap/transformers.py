@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1455a128d18e58a8
-#   text hash     f2cab542b0ac81aa
+#   content hash  159a1249f02d30fd
+#   text hash     d4b81803111de66e
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

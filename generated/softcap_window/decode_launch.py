@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0e436de8bae4b116
-#   text hash     5ebe5ed453c3a12d
+#   content hash  bdde6ac9eae9719e
+#   text hash     7a277595a516c60e
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a4ad807c10cd4965
-#   text hash     ed4c0439053f4e77
+#   content hash  ca81b7070bedc286
+#   text hash     61335bbd33a4a473
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  66af189a2092f0c3
-#   text hash     3deb68028bae91ad
+#   content hash  17a6e68f36a145b1
+#   text hash     eacd780b9b393467
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b51455f95aae779d
-#   text hash     146b471e138271d2
+#   content hash  b7aa4fbc1a43550a
+#   text hash     51569e9b5b4cd6b4
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

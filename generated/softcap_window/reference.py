@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  495c5194e4d4ca91
-#   text hash     3ccffb15b92fbd7b
+#   content hash  c5919806795cd24c
+#   text hash     c5b970b2ad524fd9
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

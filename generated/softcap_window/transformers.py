@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  26be8d972a7db820
-#   text hash     547bcc3219850467
+#   content hash  23cf3b0ac9fa216d
+#   text hash     e8492478183b7ade
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

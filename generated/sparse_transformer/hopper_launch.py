@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  66f0bb86c55b228c
-#   text hash     42959dc8c08c7327
+#   content hash  5bdb92b0ccc84ff0
+#   text hash     6241be2c1fdc8003
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

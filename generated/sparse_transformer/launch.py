@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d6f3b8b4159c90dd
-#   text hash     333236d2db2e7ec6
+#   content hash  ea598eeabf78516b
+#   text hash     d0eaef9fefe78b83
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e15616e788427941
-#   text hash     d502c635aad8b336
+#   content hash  231e7a8ff74887bb
+#   text hash     24381536127ede8f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

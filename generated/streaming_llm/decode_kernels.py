@@ -1,15 +1,15 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2dcbb7b408d0d42a
-#   text hash     d22bead185a0ac03
+#   content hash  623c750070859303
+#   text hash     57e939d3ce02d8d8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 
 Programs
-    attend_split   a split of the keys of one sequence and key head, for a tile of BLOCK_M rows: pairs of a new token and
-                   one of the GROUP query heads that read the key head; if there are few splits, the last program to
-                   finish joins the partial results of all
+    attend_split   a split of the keys of one sequence and key head, for a tile of BLOCK_M rows: pairs of a new token
+                   and one of the GROUP query heads that read the key head; if there are few splits, the last program
+                   to finish joins the partial results of all
     join_splits    one new token and TOGETHER query heads; joins the partial results of all splits if there are many
     append_rows    one new token; writes its keys and values to the cache
 
@@ -131,7 +131,7 @@ def find_first_key(k_starts_ptr, b, k_len, k_places):
 
 @triton.jit
 def find_tile(pages_ptr, k_start, lo, hi, BLOCK_N: tl.constexpr, PAGE: tl.constexpr):
-    """The pages of a tile's keys, or the one page that holds them all; entries of keys outside [lo, hi) are not read."""
+    """The pages of a tile's keys, or the one that holds them all; entries of keys outside [lo, hi) are not read."""
     if PAGE % BLOCK_N == 0:
         page = tl.load(pages_ptr + k_start // PAGE, mask=(k_start < hi) & (k_start + BLOCK_N > lo), other=0)
     else:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b2bfb30081d5e630
-#   text hash     97494991b5147bd8
+#   content hash  dffbb3b504a24086
+#   text hash     ee4807dad6318e81
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

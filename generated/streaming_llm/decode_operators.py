@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  73559b89abb8be40
-#   text hash     682dc18847d9299d
+#   content hash  c59dd5f604e21950
+#   text hash     e93c777fef78420b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f6a3f99bf14c7ea6
-#   text hash     0b937ff44cda2340
+#   content hash  604abe5f8cd7190e
+#   text hash     6113ef343a3a8606
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  167ec7162c8160dd
-#   text hash     783e7092f7e438d0
+#   content hash  01443e6b3dbf8930
+#   text hash     1e4e1e2daa6adf02
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  385eb964d868559b
-#   text hash     4a204c966649a088
+#   content hash  5c534ba9381aa67d
+#   text hash     9801672d5e043ca4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

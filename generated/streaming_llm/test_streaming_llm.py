@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  afe5a8058b9f1b35
-#   text hash     16704ecd05715ddf
+#   content hash  f03de3cbc7d71528
+#   text hash     7d8f32b5cfd11ddb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

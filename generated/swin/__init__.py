@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ab863d238bff910a
-#   text hash     1ab95a9ca852c898
+#   content hash  07fc8b1948d6bf0a
+#   text hash     eb3622a33e68f0b6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

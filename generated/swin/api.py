@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8c782871d25ab5c9
-#   text hash     aa4247118097ea62
+#   content hash  86b6c2163c7a3467
+#   text hash     7b9678cab98f617b
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8080b205520aeaf8
-#   text hash     c53d1dc13380dd3b
+#   content hash  27731f19d730b6db
+#   text hash     160d1236482d9a2d
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ab230400a10fab08
-#   text hash     35150d95e2727769
+#   content hash  40c63054c51d2d00
+#   text hash     c36d03f51eb8833e
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2f70d446dd68b9b2
-#   text hash     a0a598d9e6cf02a4
+#   content hash  16958263504c7d03
+#   text hash     53481f13f957fec2
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

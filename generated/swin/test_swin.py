@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b726114cf35aee36
-#   text hash     a7e45ca1888bb705
+#   content hash  b63d90e19fd55374
+#   text hash     522d26af0c2e08e8
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

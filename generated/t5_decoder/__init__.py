@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  159127c0720ff02d
-#   text hash     108367df0730e326
+#   content hash  53a887441aaee011
+#   text hash     ffb5c598ae800410
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

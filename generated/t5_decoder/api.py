@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1ea0bac757373d04
-#   text hash     798080f23cfaceb5
+#   content hash  f50a8b4897dac95e
+#   text hash     bca9717d794a3172
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

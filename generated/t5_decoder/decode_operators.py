@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8c07546f5c583acf
-#   text hash     ae792637a6425d26
+#   content hash  57676baade1b7fa8
+#   text hash     0ce965fe633dc2ef
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

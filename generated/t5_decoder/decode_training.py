@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c951b1fb3b9c2b26
-#   text hash     34cd41b6121bb5fd
+#   content hash  7ab8042501367f87
+#   text hash     7c6a3854d47d9e57
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bd33e6846b65f63a
-#   text hash     04711425196f54cf
+#   content hash  a2c03b64a7b81771
+#   text hash     dd659dee70a0d18a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

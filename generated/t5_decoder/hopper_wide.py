@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  18514438cc55ce8d
-#   text hash     7de05333c9c2f6d0
+#   content hash  b3257c1d1398698f
+#   text hash     e8ac1139188c432c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -152,7 +152,7 @@ def weigh(
 
 @gluon.jit
 def over_columns(x, SCORES: gl.constexpr):
-    """A value for each column, in 64 rows; each register is written by itself, so that a product starts from them."""
+    """A value for each column, in 64 rows; registers are written one by one, so that a product takes them in place."""
     rows = x[None, :] + gl.full([64, x.shape[0]], 0.0, gl.float32, SCORES)
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [rows], gl.float32, False, 1)
 

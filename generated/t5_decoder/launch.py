@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  addf127b50e52fd7
-#   text hash     78212b635c2848e1
+#   content hash  cdae524d9c556273
+#   text hash     affc8e71b759923b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

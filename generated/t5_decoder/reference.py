@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cc43f8d7c5fd93a0
-#   text hash     a6b3ace008cb7ea2
+#   content hash  8b36bd78a0800c78
+#   text hash     0ba74fc03d1c69dd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7934d1713dd95785
-#   text hash     64e440340b670c80
+#   content hash  15c63356c8f1bdad
+#   text hash     60ae237f41b3c437
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 
@@ -92,5 +92,5 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or by those of q and v if they have a row
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (0,), 128: (0,), 256: (0,)}}

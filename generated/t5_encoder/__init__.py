@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f7012ac7929c5ba3
-#   text hash     d419aece7eeb5418
+#   content hash  fed2838afe49d8ac
+#   text hash     3a287e78fc7b847e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1c70ee593b3a8cb0
-#   text hash     bca42d8e71386541
+#   content hash  625260967394c4a5
+#   text hash     a017f75c742889e6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5e446ff86937d21d
-#   text hash     12c300974b724e03
+#   content hash  b2c5e73c3b560e61
+#   text hash     599d36d44dc79e48
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

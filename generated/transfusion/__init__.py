@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d8e366548ca65000
-#   text hash     9292786a02554276
+#   content hash  81eaaa7f7b6bf47f
+#   text hash     46fb5c54da0a7242
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c0fde5a5eb595fb2
-#   text hash     9feb8a65e99f5181
+#   content hash  1de6c879f2419f5d
+#   text hash     69f90013d0344640
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

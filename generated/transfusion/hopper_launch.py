@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bd034c06fb29bc1e
-#   text hash     5633a27da603becb
+#   content hash  162f9e182df066c9
+#   text hash     c47566f936410ab4
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

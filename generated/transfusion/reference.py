@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  70ac28940ba1e0e4
-#   text hash     23beaa35569fa09d
+#   content hash  c13681d3a100072a
+#   text hash     962ea81185ed0fa1
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  aa180f42d3d293b0
-#   text hash     b8d156273e73cb72
+#   content hash  89d3bb20c441e05c
+#   text hash     b9cb05e5c166d326
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

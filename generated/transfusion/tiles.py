@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6b8451a53644e3f4
-#   text hash     e35ca75860820c7c
+#   content hash  a497ae57965bb8f3
+#   text hash     a8b6152b5e9ef817
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 
@@ -92,7 +92,7 @@ TILES_HOPPER = {
 }
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
-# second on they are not, from the third on again; by columns of a tile, or by those of q and v if they have a row
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (16384,), 128: (512,), 256: (512,)},
     "backward": {64: (512,), 128: (512,), 256: (640,)},

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a1554dfd71fe3195
-#   text hash     9c0e12693e2b4ce1
+#   content hash  045ed8980124dfa9
+#   text hash     b7b7512f0123740a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cebd2fc66c543d3d
-#   text hash     cc087b8d8a6221e6
+#   content hash  3ea4ece99fd5fb46
+#   text hash     3fa8c0fbfef87287
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

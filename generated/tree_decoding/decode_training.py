@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d97a8e6147c42edf
-#   text hash     51057d7f337336dc
+#   content hash  83215f6b085c69be
+#   text hash     ad179c1fefa7cdaa
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3c964bc84af884cc
-#   text hash     9bf964afb8ae040e
+#   content hash  2ad7849e136d2a86
+#   text hash     6ecdfaaed2bb6a1b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  882ee67c8f905c9b
-#   text hash     ca6879f61d28b83f
+#   content hash  6af39cef3fe6516e
+#   text hash     9700b0d1417528d2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

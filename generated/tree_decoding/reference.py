@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  409f9796fc564fbb
-#   text hash     9b7029eb383d7068
+#   content hash  7de7309c0b8bd8c8
+#   text hash     e194ba0039c37c4d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  df868b5938a67ef7
-#   text hash     a882c891c82524ec
+#   content hash  eb963d56af6dbfd2
+#   text hash     28d6eaf18efc30d7
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -236,8 +236,8 @@ class LaunchCache:
 def launch(cache, kernel, blocks, given, grid, from_shapes):
     """Launches a kernel; from the second time on, nothing that shapes determine is computed again.
 
-    `given` holds the values of each call, in the kernel's order. `from_shapes` returns the arguments that shapes
-    determine: they follow those, or say how they are loaded; it may return more than the kernel takes.
+    `given` holds the values of each call, in the kernel's order. `from_shapes` returns what shapes determine: arguments
+    that follow these, and sources of tiles or vectors in place of tensors; it may return more than the kernel takes.
     """
     key = (kernel.fn, *blocks)
     remembered = cache.launches.get(key)
@@ -374,7 +374,7 @@ class Counters:
             return self.blocks[-1][first : first + count]
 
     def make_room(self):
-        """Appends a new block once half of the last one is taken; between captures, as a graph owns what they allocate.
+        """Appends a new block once half of the last one is taken; not in a capture, as its graph would own the block.
 
         The same holds for allocations of this thread while a compiler warms up for one: another thread makes the block.
         """
@@ -698,9 +698,9 @@ def in_turns(grid, told):
     """Grid and arguments of a Gluon kernel whose programs go from tile to tile, from those of a portable kernel.
 
     If all items have equal work, each multiprocessor has one persistent program, which loads the next tile while it
-    finishes one. Items of equal work are, by `balance`, "tiles" of a head, or "pairs" of a late and an early tile; tiles
-    in a narrow window, of `reach` keys; otherwise pairs, if there are few. Else each tile has a program, except tiles of
-    three workers in windows. Packed sequences have "slots" of tiles.
+    finishes one. Tiles have equal work if `balance` is "tiles", or in a narrow window, of `reach` keys; otherwise a few
+    tiles, or more if `balance` is "pairs", are taken as pairs of a late and an early one. Else each tile has a program,
+    except tiles of three workers in windows. Packed sequences have "slots" of tiles.
     """
     axis, balance, wide = told["TILE_AXIS"], told.get("balance"), told["BLOCK_D"] > 128
     told |= dict(Q_STAGES=1 if wide else 2)
@@ -737,11 +737,11 @@ def in_slots(told):
 def by_groups(grid, told):
     """Grid and arguments of a Gluon kernel whose programs own tiles of keys, from those of a portable kernel.
 
-    Tiles of a group of heads are consecutive, as they read the same queries. If there are many tiles, each multiprocessor
-    has one persistent program, which takes the next free tile. If there are few, or two stages of keys do not fit, or
-    sequences have more than `turns_to` queries on average, each tile has a program, and the last heads form one group: as
-    many as run at once, or all, if packed sequences have few slots, which are consecutive. Early tiles have the most work
-    where late queries see more, so that the tiles with the least work run last.
+    Tiles of a group of heads are consecutive, as they read the same queries. If there are many tiles, each
+    multiprocessor has one persistent program, which takes the next free tile. If there are few, or two stages of keys
+    do not fit, or sequences have more than `turns_to` queries on average, each tile has a program, and the last heads
+    form one group: as many as run at once, or all, if packed sequences have few slots, which are consecutive. Early
+    tiles have the most work where late queries see more, so that the tiles with the least work run last.
     """
     axis, columns = told["TILE_AXIS"], told["BLOCK_D"]
     tiles, group, groups = grid[axis], grid[1 - axis], grid[2]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c3da14221d793caa
-#   text hash     eb4d9dd5f4051705
+#   content hash  18e3ee41156806ef
+#   text hash     f4e6e1dfd04de084
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,4 +1,4 @@
-"""Earlier algorithms: the same results as the reference, forward only, no trace of a backward pass in the packages."""
+"""Earlier algorithms: the reference's results, forward only, and packages without any trace of a backward pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from attnforge.source import resources
 pytestmark = pytest.mark.slow
 
 EARLIER = [one.name for one in algorithm.ALGORITHMS.values() if not one.backward]
-# between them all that a spec can ask for
+# together they use everything that a spec can ask for
 SPECS = {
     "all_dense": """
 rope: {layout: half, dims: 8}
@@ -56,7 +56,7 @@ def load(folder: Path, name: str, text: str) -> Spec:
 
 
 def made(folder: Path, name: str, text: str) -> ModuleType:
-    """The suite of a package."""
+    """The test suite of a package."""
     write(RandomSpec(name, f"name: {name}\n{text}"), folder)
     return suite(folder, name)
 
@@ -96,13 +96,13 @@ def test_nothing_is_rendered_for_a_backward_pass(name: str, which: str, tmp_path
         assert not words.findall(files[file].replace("There is no backward pass.", "")), file
     trees = {file: ast.parse(text) for file, text in files.items()}
     read = set().union(*map(named, trees.values()))
-    # what nothing calls is dead
+    # a function that nothing uses would be dead code
     for file in ("kernels.py", "launch.py", "api.py", "reference.py"):
         functions = {n.name for n in ast.walk(trees[file]) if isinstance(n, ast.FunctionDef)}
         assert {f for f in functions if f != "_" and not f.startswith("__")} <= read | {"attention", "reference"}, file
     for function in (n for n in trees["kernels.py"].body if isinstance(n, ast.FunctionDef)):
         unread = {argument.arg for argument in function.args.args} - named(function)
-        # kernels that look at masks alone share all that they take
+        # kernels that only evaluate masks all take the same arguments
         assert not unread or function.name in ("bounds", "ranges"), (function.name, unread)
     planned = plan.build(loaded)
     assert set(planned.tables.single) == {"forward"}

@@ -1,4 +1,4 @@
-"""What `attention` makes of arguments that it cannot take, and of those that only look as if it could not."""
+"""How `attention` treats arguments that it cannot take, and arguments that only look as if it could not."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ SPECS = {
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModuleType]:
-    """Packages of some specs, by name."""
+    """Packages of several specs, by name."""
     folder, made = tmp_path_factory.mktemp("arguments"), {}
 
     def find(name: str) -> ModuleType:
@@ -97,7 +97,7 @@ def cuts(*places: int, longest: int = 12) -> dict[str, Any]:
 
 
 def more(name: str) -> dict[str, Any]:
-    """Further arguments of a package."""
+    """Further arguments for a package."""
     angles = torch.arange(12, device=DEVICE)[:, None] * torch.tensor([1.0, 0.5, 0.2, 0.1] * 2, device=DEVICE)
     rope = {"cos": angles.cos(), "sin": angles.sin()}
     heads = torch.tensor([3.0, 5.0], device=DEVICE)
@@ -113,7 +113,7 @@ def more(name: str) -> dict[str, Any]:
 
 
 def arguments(name: str) -> dict[str, Any]:
-    """A good call's."""
+    """The arguments of a valid call."""
     return operands(name.startswith("packed")) | more(name)
 
 
@@ -152,7 +152,7 @@ def test_what_learns_goes_on_beside_what_does_not(package: Callable[[str], Modul
 
 
 class Whole:
-    """A whole number of another library."""
+    """An integer of another library."""
 
     def __index__(self) -> int:
         return 4
@@ -237,7 +237,7 @@ def test_numbers_that_divide_are_not_0(package: Callable[[str], ModuleType]) -> 
 
 
 def test_tensors_positions_and_lengths_divide_by_0_as_by_1(package: Callable[[str], ModuleType]) -> None:
-    """Nothing knows them before: a quotient by 0 would be anything, kernels and reference apart."""
+    """Their values are not known before: a quotient by 0 would be arbitrary, and differ from the reference's."""
     divided, few = package("by_0"), torch.tensor([0, 3], dtype=torch.int32, device=DEVICE)
     given = operands() | {"few": few}
     found, wanted = divided.attention(**given), divided.reference(**given)
@@ -339,7 +339,7 @@ def test_the_interpreter_is_asked_for_as_triton_reads_it(
 
 
 def test_sequences_have_as_many_keys_as_queries_where_both_read_an_input(package: Callable[[str], ModuleType]) -> None:
-    """Whatever all of them have together."""
+    """Lengths are compared for each sequence, whatever the totals are."""
     given = {**operands(packed=True), "log_decay": torch.zeros(12, 2, device=DEVICE)}
     cuts = [torch.tensor(x, dtype=torch.int32) for x in ([0, 5, 9], [0, 4, 12])]
     more = {"cu_seqlens_q": cuts[0], "cu_seqlens_k": cuts[1], "max_seqlen_q": 8, "max_seqlen_k": 8}
@@ -361,7 +361,7 @@ def test_numbers_of_a_call_may_be_left_out(package: Callable[[str], ModuleType],
 
 
 def held(name: str) -> dict[str, torch.Tensor]:
-    """The tensors that a call without them has."""
+    """The tensors that a call without them behaves as if it had."""
     count, packed = 12, name.startswith("packed")
     rows = () if packed else (1,)
     found = {

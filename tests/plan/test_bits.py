@@ -1,4 +1,4 @@
-"""The order in which keys are summed up: it is that of places in a sequence, whatever a call holds of it."""
+"""The order in which keys are summed: it follows positions in a sequence, whichever part of it a call holds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Render:
         (tmp_path / name).mkdir()
         for file, content in unformatted.interpreted(spec.load(path, terms=resources.terms_for(path))).items():
             (tmp_path / name / file).write_text(content)
-        # as products on a GPU are: those of numpy hang on the processor
+        # each row by itself, as on a GPU: the products of numpy depend on the processor
         monkeypatch.setattr("numpy.matmul", importlib.import_module(f"{name}.checks").row_by_row)
         return importlib.import_module(name)
 
@@ -52,7 +52,7 @@ def given(name: str) -> dict[str, torch.Tensor]:
     return {"rel_bias": drawn(1, 32)} if name == "table" else {}
 
 
-@pytest.mark.parametrize("width", [16, 144])  # wide values have loops of their own for tiles that need a mask
+@pytest.mark.parametrize("width", [16, 144])  # wide values have separate loops for tiles that need a mask
 @pytest.mark.parametrize("name", TEXTS)
 def test_chunks_and_prefixes_have_the_bits_of_the_whole(render: Render, name: str, width: int) -> None:
     module = render(f"bits_{name}_{width}", TEXTS[name])

@@ -1,4 +1,4 @@
-"""How many keys a new token sees at most, as far as numbers of a call tell."""
+"""The largest number of keys that a new token sees, as far as the numbers of a call determine it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding over dense and paged caches, held against the reference, and the traps of caches."""
+"""Decoding over dense and paged caches, compared with the reference, and the pitfalls of caches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def nothing(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int
 
 
 def same(**given: Any) -> Callable[..., tuple[Values, Callable[[int], Values]]]:
-    """Keywords that no sequence has of its own."""
+    """Keywords that all sequences share."""
     return lambda s, c, packed: (given, lambda b: given)
 
 
@@ -43,7 +43,7 @@ def prefix(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int]
 
 
 def joined(rows: list[torch.Tensor], packed: bool) -> torch.Tensor:
-    """Values of new tokens; packed ones have two rows behind them that no sequence has."""
+    """Values of new tokens; packed ones are followed by two rows that belong to no sequence."""
     return (
         torch.cat([*rows, torch.zeros_like(rows[0][:1]), torch.zeros_like(rows[0][:1])])
         if packed
@@ -99,13 +99,13 @@ def tree(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], 
 
 
 def drafts(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], Values]]:
-    """The same without angles."""
+    """The same without rotation angles."""
     given, alone = tree(s, c, packed)
     return {"tree_mask": given["tree_mask"]}, lambda b: {"tree_mask": alone(b)["tree_mask"]}
 
 
 def depths(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], Values]]:
-    """How deep each token stands, which is not its place in a tree of new ones."""
+    """The depth of each token, which is not its index among the new tokens of a tree."""
     given, alone = tree(s, c, packed)
     deep = [alone(b)["positions"][0].int() for b in range(len(s.new))]
     values = {"tree_mask": given["tree_mask"], "depth": c.stored(deep)}
@@ -119,7 +119,7 @@ def pairs(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int],
 
 
 def distances(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], Values]]:
-    """A table of each new token and head."""
+    """A table for each new token and head."""
     rows = [torch.randn(new, s.heads, 8) for new in s.new]
     by_head = [row.transpose(0, 1) for row in rows]
     given = joined(rows, packed).transpose(-3, -2)
@@ -139,7 +139,7 @@ class Variant:
     text: str
     given: Callable[..., tuple[Values, Callable[[int], Values]]] = nothing
     rope: bool = False
-    shape: Values = field(default_factory=dict)  # of its sequences
+    shape: Values = field(default_factory=dict)  # arguments of its `Sequences`
 
 
 MOOD = "inputs: {mood: {axes: [batch, token, head]}}"
@@ -256,7 +256,7 @@ VARIANTS = {
 
 
 def of_name(name: str, s: Sequences, c: Cache) -> tuple[Any, Callable[[int], Any]]:
-    """A keyword of a shipped variant, and what it is for each sequence."""
+    """A keyword of a shipped variant, and its value for each sequence."""
     if name == "log_decay":
         given, alone = decays(s, c, packed=False)
         return given[name], lambda b: alone(b)[name]
@@ -314,7 +314,7 @@ def variant(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModuleT
 
 
 def turned(one: Variant, s: Sequences, alone: Callable[[int], Values]) -> Callable[[int], Values]:
-    """The keywords by which the keys of each sequence are rotated."""
+    """The keywords that rotate the keys of each sequence."""
 
     def given(b: int) -> Values:
         found = alone(b)
@@ -327,7 +327,7 @@ def turned(one: Variant, s: Sequences, alone: Callable[[int], Values]) -> Callab
 def decode(
     module: ModuleType, name: str, s: Sequences, c: Cache, *, packed: bool = False, **more: Any
 ) -> tuple[torch.Tensor, torch.Tensor, Callable[[int], Values]]:
-    """Out and LSE by a filled cache, and the keywords of each sequence."""
+    """Out and LSE of a call over a filled cache, and the keywords of each sequence."""
     one, decoding = VARIANTS[name], module.decode
     given, alone = one.given(s, c, packed)
     c.fill(decoding.append, turned(one, s, alone))
@@ -340,7 +340,7 @@ def decode(
 def measured(
     module: ModuleType, name: str, s: Sequences, c: Cache, given: tuple[Values, Callable[[int], Values]], more: Values
 ) -> tuple[torch.Tensor, ...]:
-    """All that a call returns, of new tokens one behind the other."""
+    """Everything that a call with packed new tokens returns."""
 
     def turned(b: int) -> Values:
         found = given[1](b)
@@ -354,7 +354,7 @@ def measured(
 
 
 def check(module: ModuleType, name: str, s: Sequences, c: Cache, *, packed: bool = False) -> None:
-    """Holds a call against the reference."""
+    """Compares a call with the reference."""
     out, lse, alone = decode(module, name, s, c, packed=packed)
     if packed:
         assert (out[sum(s.new) :] == 0).all()
@@ -399,7 +399,7 @@ PLAIN = Sequences([100, 5, 64], [1, 1, 1])
 
 
 def alone(b: int) -> Sequences:
-    """One of the plain sequences by itself."""
+    """One of the plain sequences alone."""
     s = Sequences([PLAIN.lengths[b]], [1])
     s.q, s.k, s.v = [PLAIN.q[b]], [PLAIN.k[b]], [PLAIN.v[b]]
     return s
@@ -415,7 +415,7 @@ def test_bits_hang_on_neither_pages_nor_the_batch(variant: Callable[[str], Modul
 
 
 def test_bits_hang_on_no_drafts_of_others_beside_one_bound(variant: Callable[[str], ModuleType]) -> None:
-    """Where rows of nobody make q as long as the bound says, a token is in the same tile and splits in each call."""
+    """If rows of no sequence make q as long as the bound, a token has the same tile and splits in each call."""
     decoding, rows, found = variant("plain").decode, torch.randn(40, 4, 16), []
     cache = Cache(PLAIN).fill(decoding.append)
     for drafted in (0, 1, 4, 20):
@@ -432,7 +432,7 @@ def test_bits_hang_on_no_drafts_of_others_beside_one_bound(variant: Callable[[st
 def test_bits_hang_on_no_other_heads_that_a_program_joins(
     variant: Callable[[str], ModuleType], name: str, heads: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of a row whose program joins as many as `most` rows are those of a row that has one to itself."""
+    """The bits of a row are the same whether its program joins up to `most` rows or that row alone."""
     module, s = variant(name), Sequences([300, 9, 40], [5, 1, 2], heads=heads, kv_heads=1)
     launch = importlib.import_module(f"{module.__name__}.decode_launch")
     found = []
@@ -471,7 +471,7 @@ def test_new_tokens_may_stand_anywhere(variant: Callable[[str], ModuleType]) -> 
 
 
 def test_angles_reach_as_far_as_there_is_room(variant: Callable[[str], ModuleType]) -> None:
-    """Unless the call bounds what a sequence has, or says where its new tokens stand."""
+    """Unless the call bounds the lengths of sequences, or gives the positions of its new tokens."""
     decoding, q, (k, v) = variant("rotated").decode, torch.randn(1, 1, 4, 16), torch.randn(2, 1, 48, 2, 16)
     given = {"seq_lens": torch.tensor([40], dtype=torch.int32), "cos": ROPE["cos"][:40], "sin": ROPE["sin"][:40]}
     room = "the 48 keys that max_seqlen_k, the cache or page_table has room for, or positions, got 40 rows"
@@ -511,9 +511,9 @@ def test_a_window_reads_its_own_pages_alone(variant: Callable[[str], ModuleType]
     s, decoding = Sequences([200, 64], [2, 2]), variant(name).decode
     q, cache = torch.stack(s.q), Cache(s, page=4).fill(decoding.append)
     given, alone = VARIANTS[name].given(s, cache, False)
-    # the first of two rows sees so many keys
+    # the first of two rows sees this many keys
     table = cache.pages(lambda length: length - 1 - most) | given
-    # whole splits show nothing: what stands in their parts is as old
+    # whole splits are hidden: their parts of the workspace keep the old NaN
     size = decoding.workspace_size(q, cache.k, cache.v, max_seqlen_q=2, max_seqlen_k=200)
     old = {"max_seqlen_k": 200, "workspace": torch.full((size,), math.nan)}
     out = decoding.attend_with_cache(q, cache.k, cache.v, s.seq_lens, **table, **old)
@@ -537,13 +537,13 @@ def test_splits_outside_a_window_are_not_started(
     def call(**sized: Any) -> tuple[int, tuple[torch.Tensor, ...]]:
         size = decoding.workspace_size(q, k, v, max_seqlen_q=new, max_seqlen_k=1100, **sized)
         old = torch.full((size,), math.nan)
-        # parts of all rows, each with an LSE
+        # the number of splits: each has a part for every row, with an LSE
         return size // (5 * new * 2 * 17), decoding.attend_with_cache(
             q, k, v, s.seq_lens, return_lse=True, workspace=old, **given
         )
 
     splits, few = call(**given)
-    # a window begins in one split and ends in another; the first keys have one to themselves
+    # a window begins in one split and ends in another; the first keys have a split of their own
     assert splits == (3 if name in ("first_keys", "in_pieces") else 2)
     monkeypatch.setattr(decoding, "_seen", lambda *numbers: (2**28, 0))
     monkeypatch.setattr(decoding, "CALLS", {})
@@ -556,7 +556,7 @@ def test_splits_outside_a_window_are_not_started(
 
 @pytest.mark.parametrize("name", ["plain", "window", "first_keys", "in_pieces", "sinking"])
 def test_splits_of_another_size(variant: Callable[[str], ModuleType], name: str) -> None:
-    """The same within roundings, and those of one size are those of one split where it holds all keys."""
+    """Results agree up to rounding; sizes for which one split holds all keys give the same bits."""
     s, found = Sequences([30, 128, 129, 417], [1] * 4, seed=5), variant(name)
     given = VARIANTS[name].given(s, Cache(s), False)[0]
     sized = {key: x for key, x in given.items() if not isinstance(x, torch.Tensor)}
@@ -574,7 +574,7 @@ def test_splits_of_another_size(variant: Callable[[str], ModuleType], name: str)
 
 
 def test_other_lengths_within_the_same_bounds(variant: Callable[[str], ModuleType]) -> None:
-    """As a graph does it: the same tensors, changed in place, and a workspace full of what came before."""
+    """As in a graph: the same tensors, changed in place, and a workspace full of earlier values."""
     decoding = variant("plain").decode
     q, cache = torch.stack(PLAIN.q), Cache(PLAIN, room=200).fill(decoding.append)
     lengths, table = PLAIN.seq_lens, cache.table.int()
@@ -601,7 +601,7 @@ def test_other_lengths_within_the_same_bounds(variant: Callable[[str], ModuleTyp
 
 def test_offsets_pass_32_bits(variant: Callable[[str], ModuleType]) -> None:
     s, apart = Sequences([20], [1]), 2**30
-    # only the pages that are written take memory
+    # only pages that are written take memory
     memory = torch.empty(2 * apart + 1024, dtype=torch.float16)
     k, v = (memory[i * 512 :].as_strided((3, 16, 2, 16), (apart, 32, 16, 1)) for i in range(2))
     decoding = variant("plain").decode
@@ -614,7 +614,7 @@ def test_offsets_pass_32_bits(variant: Callable[[str], ModuleType]) -> None:
 
 
 def test_slots_and_positions_may_have_any_strides(variant: Callable[[str], ModuleType]) -> None:
-    """Such as a step's column of all slots, and a position that all sequences share."""
+    """For example one step's column of all slots, and a position that all sequences share."""
     decoding, found = variant("rotated").decode, []
     rows, q = torch.randn(2, 3, 1, 2, 16), torch.randn(3, 1, 4, 16)
     steps = torch.tensor([[35, 1, 0], [3, 9, 9], [17, 2, 8]])
@@ -635,7 +635,7 @@ def test_slots_and_positions_may_have_any_strides(variant: Callable[[str], Modul
 
 
 def test_calls_are_not_run_as_those_beside_boundaries(variant: Callable[[str], ModuleType]) -> None:
-    """Kernels that read 16 bytes at a time serve a call whatever came before it."""
+    """A call takes kernels that read 16 bytes at a time if its tensors allow it, whatever call came before it."""
     decoding = variant("plain").decode
     q, (k, v) = torch.randn(1, 1, 4, 16), torch.randn(2, 1, 16, 2, 16)
     beside = torch.empty(k.numel() + 1)[1:].view(k.shape).copy_(k)
@@ -649,7 +649,7 @@ def test_calls_are_not_run_as_those_beside_boundaries(variant: Callable[[str], M
 
 @pytest.mark.parametrize("lengths", [(1, 1), (1, 300), (300, 1)])
 def test_splits_that_many_rows_go_through(variant: Callable[[str], ModuleType], lengths: tuple[int, int]) -> None:
-    """A chunk of a prompt: so many rows that no keys are split."""
+    """A chunk of a prompt: with so many rows, keys are not split."""
     s = Sequences(
         [max(lengths[0], 150), max(lengths[1], 9)], [min(140, n) for n in lengths], heads=2, kv_heads=1, seed=3
     )
@@ -667,7 +667,7 @@ def test_append_skips(variant: Callable[[str], ModuleType]) -> None:
 
 
 def test_merge_of_a_shared_prefix(variant: Callable[[str], ModuleType]) -> None:
-    """Keys that all sequences have in common are attended to apart, and the sink joins once."""
+    """Attention to keys that all sequences share is computed separately, and the sink joins once."""
     module = variant("sinking")
     decoding, sinks = module.decode, torch.tensor([0.5, 3.0, -1.0, -math.inf])
     s = Sequences([80, 90], [1, 1])
@@ -763,7 +763,7 @@ def test_random_calls(variant: Callable[[str], ModuleType], seed: int) -> None:
 
 
 def short(*shape: int) -> torch.Tensor:
-    """Numbers that a float8 holds over a power of 2, the largest of each row too."""
+    """Numbers that float8 holds exactly after division by a power of 2, including the largest of each row."""
     found = torch.randint(-13, 14, shape) / 16
     found[..., 0] = 14 / 16
     return found
@@ -771,7 +771,7 @@ def short(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("form", ["one", "heads", "sequences", "places"])
 def test_caches_of_float8(variant: Callable[[str], ModuleType], form: str) -> None:
-    """What comes of a cache is what comes of its values, times their scales."""
+    """A cache gives the results of its values times their scales."""
     s, decoding = Sequences(PLAIN.lengths, PLAIN.new), variant("plain").decode
     s.k, s.v = ([short(n, 2, 16) for n in s.lengths] for _ in "kv")
     cache = Cache(s)
@@ -779,7 +779,7 @@ def test_caches_of_float8(variant: Callable[[str], ModuleType], form: str) -> No
     shape = {"one": (), "heads": (2,), "sequences": (3, 2), "places": cache.k.shape[:3]}[form]
     scales = [torch.exp2(torch.randint(-6, -2, shape).float()) for _ in "kv"]
     for b in range(3):
-        # those of sequences one by one: `append` knows of none
+        # scales of sequences are passed one by one: `append` does not know sequences
         k_scale, v_scale = (x[b] if form == "sequences" else x for x in scales)
         decoding.append(s.k[b], s.v[b], cache.k, cache.v, cache.slots(b), k_scale=k_scale, v_scale=v_scale)
         place = cache.slots(b) // 16, cache.slots(b) % 16
@@ -798,7 +798,7 @@ def test_caches_of_float8(variant: Callable[[str], ModuleType], form: str) -> No
 def test_values_of_float8_are_read_two_columns_at_a_time(
     variant: Callable[[str], ModuleType], new: int, page: int
 ) -> None:
-    """All numbers of float8, by few rows, which stand as columns, and by many, whose columns are read one by one."""
+    """All float8 numbers: by few rows, as columns of products, and by many, whose columns are read one by one."""
     module, s = variant("window"), Sequences([100, 64, 40], [new] * 3, width=34, dtype=torch.float16)
     launch = importlib.import_module(f"{module.__name__}.decode_launch")
     cache, one = Cache(s, page or 16, paged=bool(page)), torch.tensor(1.0)
@@ -817,7 +817,7 @@ def test_values_of_float8_are_read_two_columns_at_a_time(
 def test_a_head_may_be_read_beside_another(
     variant: Callable[[str], ModuleType], form: str, new: int, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two rows of 64 bytes, with a scale each."""
+    """Rows of two heads, 64 bytes each, are read together, and each has its own scale."""
     s = Sequences([100, 64, 40], [new] * 3, heads=12, kv_heads=4, width=64, dtype=torch.float16)
     module, cache = variant("window"), Cache(s, page or 16, paged=bool(page))
     launch = importlib.import_module(f"{module.__name__}.decode_launch")
@@ -842,7 +842,7 @@ def test_a_head_may_be_read_beside_another(
 
 
 def test_rows_of_a_tile_may_pass_32_bits(variant: Callable[[str], ModuleType]) -> None:
-    """Offsets within a tile have 32 bits where they can."""
+    """Offsets within a tile have 32 bits whenever they fit."""
     decoding, n, stride = variant("plain").decode, 33, 2**31 // 31 + 1
     k, v = torch.randn(2, 1, n, 1, 16).to(torch.float8_e4m3fn)
     # most of it is never touched
@@ -877,13 +877,13 @@ def latent(lengths: list[int], new: list[int], **more: Any) -> Sequences:
 
 @pytest.mark.parametrize("new", [1, 3])
 def test_all_heads_of_a_latent_model(variant: Callable[[str], ModuleType], new: int) -> None:
-    """128 heads over one key head are several tiles of rows, here over a boundary of splits."""
+    """128 heads over one key head make several tiles of rows, here across a boundary of splits."""
     s = latent([290, 40], [new, new], heads=128)
     check(variant("latent"), "latent", s, Cache(s))
 
 
 def values_in_keys(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """What launches say of each call: whether a tile of keys is one of values."""
+    """Records for each call whether its launch uses a tile of keys as the tile of values too."""
     runtime = importlib.import_module(f"{module.__name__}.runtime")
     found, launch = [], runtime.launch
 
@@ -908,7 +908,7 @@ def test_rows_that_hold_keys_and_values_are_read_once(
         return out
 
     out = call(cache.v)
-    # strides like those of a view, but numbers of its own
+    # strides like those of a view, but separate numbers
     other = cache.k.flip(-1)[..., :512]
     assert other.stride() == cache.v.stride()
     wanted = [
@@ -932,7 +932,7 @@ def test_how_rows_stand_in_products(
     block_m: int,
     turned: bool,
 ) -> None:
-    """Few rows, of two heads each here, are columns of products; all say the same."""
+    """Few rows (here of two heads each) are the columns of products; results agree either way."""
     module, s = variant(name), Sequences([100, 47], [new, min(new, 47)], **VARIANTS[name].shape)
     found, runtime = [], importlib.import_module(f"{module.__name__}.runtime")
     launch = runtime.launch
@@ -1001,7 +1001,7 @@ MEASURED = ["plain", "window", "in_pieces", "first_keys", "capped", "sinking", "
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_what_keys_get_of_the_weights(tmp_path: Path, name: str) -> None:
-    """Keys that no new token sees get nothing, those behind a sequence's last neither."""
+    """Keys that no new token sees get nothing, and neither do those after a sequence's last key."""
     module = package(tmp_path, f"summed_{name}", VARIANTS[name].text, exports="decode, statistics")
     s = Sequences([70, 7, 0], [3, 3, 0], **VARIANTS[name].shape, seed=4)
     s.q[2] = s.q[2].new_zeros(0, *s.q[2].shape[1:])
@@ -1023,7 +1023,7 @@ def test_what_keys_get_of_the_weights(tmp_path: Path, name: str) -> None:
 
 
 def widened(s: Sequences, c: Cache) -> Cache:
-    """A cache of the same numbers in float32."""
+    """A cache with the same numbers in float32."""
     wide = copy.copy(c)
     wide.of = copy.copy(s)
     wide.of.k, wide.of.v = ([x.float() for x in rows] for rows in (s.k, s.v))

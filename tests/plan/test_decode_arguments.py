@@ -1,4 +1,4 @@
-"""What decoding refuses, each by the name of the argument, and what wrong numbers on a GPU come to."""
+"""What decoding refuses, with the name of the argument, and the effect of wrong numbers on a GPU."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def variant(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModuleT
 
 
 def whole(*numbers: int) -> torch.Tensor:
-    """Whole numbers as kernels read them."""
+    """Integers of the type that kernels read."""
     return torch.tensor(numbers, dtype=torch.int32)
 
 
@@ -65,7 +65,7 @@ LENGTHS = whole(5, 30)
 
 @pytest.mark.parametrize("name", ["q", "k_cache", "v_cache"])
 def test_out_has_memory_of_its_own(variant: Callable[[str], ModuleType], name: str) -> None:
-    """The kernel of sums reads q and keys once out is there."""
+    """The kernel for sums reads q and keys after out has been written."""
     decoding = variant("summed_checked").decode
     given = {"q": Q.clone(), "k_cache": K.clone(), "v_cache": V.clone()}
     x = given[name]
@@ -111,7 +111,7 @@ def test_wrong_cuts(variant: Callable[[str], ModuleType], cuts: tuple[int, ...],
 def test_rows_of_no_sequence_are_zeros(
     variant: Callable[[str], ModuleType], cuts: tuple[int, ...], longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU, where no cuts are checked."""
+    """As on a GPU, where cuts are not checked."""
     decoding, q = variant("plain_checked").decode, torch.randn(7, 4, 16)
     monkeypatch.setattr(decoding.arguments, "check_cuts", lambda *_: None, raising=False)
     out, lse = decoding.attend_with_cache(
@@ -136,7 +136,7 @@ def test_rows_of_no_sequence_are_zeros(
 def test_a_step_without_new_tokens(
     variant: Callable[[str], ModuleType], rows: int, cuts: tuple[int, ...], bitwise: str | None
 ) -> None:
-    """The most of no tokens is 0, whether there are sequences and rows of nobody or not."""
+    """The maximum over no tokens is 0, with or without sequences and rows that belong to none."""
     decoding, q, n = variant("plain_checked").decode, torch.randn(rows, 4, 16), len(cuts) - 1
     given = {"cu_seqlens_q": whole(*cuts), "max_seqlen_q": 0}
     assert decoding.workspace_size(q, K, V, max_seqlen_q=0, max_seqlen_k=40) >= 0
@@ -209,7 +209,7 @@ def test_scales_have_no_gradients(variant: Callable[[str], ModuleType], name: st
         variant("plain_checked").decode.attend_with_cache(Q, k, v, LENGTHS, **scales)
 
 
-# a variant, its keywords, and which pages of 4 keys a sequence of 50 whose last 2 tokens are new reads
+# a variant, its keywords, and which pages of 4 keys are read for a sequence of 50 whose last 2 tokens are new
 PAGES = [
     ("plain_checked", {}, range(13)),
     ("window_checked", {"window": 9}, range(10, 13)),
@@ -257,7 +257,7 @@ def test_pages_without_a_table_are_no_sequences(variant: Callable[[str], ModuleT
 def test_a_call_with_room_for_no_key(
     variant: Callable[[str], ModuleType], how: str, bitwise: str | None, name: str
 ) -> None:
-    """Nothing is read of what is not there: neither pages, nor what queries have at their places."""
+    """Nothing is read that does not exist: neither pages nor the inputs at the positions of queries."""
     attend = variant(name).decode.attend_with_cache
     places, pages = (0 if "places" in how else 64), (0 if how == "pages" else 3)
     q, k, v = torch.randn(2, 1, 4, 16), torch.randn(2, places, 2, 16), torch.randn(2, places, 2, 16)
@@ -272,7 +272,7 @@ def test_a_call_with_room_for_no_key(
 
 
 def test_pages_of_sequences_that_read_nothing(variant: Callable[[str], ModuleType]) -> None:
-    """No new tokens, or no keys: entries may be anything. What tensors hide is not checked."""
+    """Without new tokens, or without keys, entries may be anything. Pages that only tensors hide are not checked."""
     decoding, s = variant("plain_checked").decode, Sequences([20, 9, 0], [2, 0, 0])
     cache = Cache(s, page=4).fill(decoding.append)
     table = cache.pages()["page_table"]
@@ -392,7 +392,7 @@ def test_merge_takes_stacked_parts(variant: Callable[[str], ModuleType]) -> None
 
 def test_merge_has_slopes_of_0_where_no_part_sees_a_key(variant: Callable[[str], ModuleType]) -> None:
     outs, lses = torch.randn(2, 2, 3, 4, 8), torch.randn(2, 2, 4, 3)
-    # no part sees a key of the first row, one of two those of the second, of which the other may hold anything
+    # no part sees a key of the first row; one of two parts sees keys of the second, and the other may hold anything
     lses[..., 0] = lses[0, ..., 1] = -math.inf
     outs[:, :, 0] = outs[0, :, 1] = math.nan
     out, lse = variant("plain_checked").decode.merge(outs.requires_grad_(), lses.requires_grad_())
@@ -400,7 +400,7 @@ def test_merge_has_slopes_of_0_where_no_part_sees_a_key(variant: Callable[[str],
     assert not of_outs[:, :, 0].any() and not of_outs[0, :, 1].any() and (of_outs[1, :, 1] == 1).all()
     (of_lses,) = torch.autograd.grad(out.sum(), lses, retain_graph=True)
     assert not of_lses[..., :2].any() and of_lses.isfinite().all()
-    # the slopes of the LSE are the shares of the parts
+    # the derivatives of the LSE are the shares of the parts
     (of_lses,) = torch.autograd.grad(lse.sum(), lses)
     torch.testing.assert_close(of_lses, lses.softmax(0).nan_to_num().detach())
 
@@ -415,7 +415,7 @@ def test_keys_and_values_have_memory_of_their_own(variant: Callable[[str], Modul
 
 @pytest.mark.parametrize("form", ["one", "places"])
 def test_append_rounds_to_the_nearest_float8(variant: Callable[[str], ModuleType], form: str) -> None:
-    """As torch does, ties to even; a mantissa that is rounded up to the next power of 2 carries."""
+    """As torch does, with ties to even; a mantissa that is rounded up to the next power of 2 carries."""
     every = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
     between = (every[1:] + every[:-1]) / 2
     exact = torch.cat([every, between, between * (1 - 2**-20), between * (1 + 2**-20), torch.tensor([7.7949, 500.0])])
@@ -461,7 +461,7 @@ def test_what_numbers_make_to_divide_by_is_not_0(variant: Callable[[str], Module
             with pytest.raises(ValueError, match=rf"^{re.escape(made)}: expected a number to divide by, got 0$"):
                 attend(step)
         assert attend(4).isfinite().all()
-    # of what is no less than 1 nobody asks
+    # a divisor that is at least 1 is not checked
     assert "in_by + 1" not in Path(module.api.__file__).read_text()
 
 

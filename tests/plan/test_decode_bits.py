@@ -1,4 +1,4 @@
-"""Decoding with the bits of training: rows are those of `attention` on the whole sequence, whatever the call."""
+"""Decoding with the bits of training: rows equal those of `attention` on the whole sequence, whatever the call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REFUSED = {
     **dict.fromkeys(("decaying", "decaying_window", "decaying_pieces", "summed", "summed_both_ways"), SUMS),
 }
 MORE = {
-    # axes in another order, and those that have no batch entry of their own
+    # axes in another order, and inputs without a batch axis
     "turned_axes": "score: [expr: 'score + mood[q] * mood[k]']\ninputs: {mood: {axes: [head, token, batch]}}",
     "by_query": "mask: [causal]\nscore: [expr: 'score * calm']\ninputs: {calm: {axes: [head, query, batch]}}",
     "shared_rows": "mask: [causal]\nscore: [expr: 'score * calm']\ninputs: {calm: {axes: [head, query]}}",
@@ -48,7 +48,7 @@ SERVED = [name for name in VARIANTS if name not in REFUSED]
 
 @pytest.fixture(scope="module")
 def variant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Find]:
-    """Renders a variant when it is first asked for; products are summed up as on a GPU, each row by itself."""
+    """Renders a variant when it is first asked for; products are summed as on a GPU, each row by itself."""
     folder, made = tmp_path_factory.mktemp("decode_bits"), dict[str, ModuleType]()
     texts = {name: one.text for name, one in VARIANTS.items()} | MORE
     patched = pytest.MonkeyPatch()
@@ -65,7 +65,7 @@ def variant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Find]:
 
 
 def whole(module: ModuleType, s: Sequences, b: int, given: Values) -> Found:
-    """What `attention` gives a sequence's new tokens: behind others where no keyword stands as queries do."""
+    """Results of `attention` for a sequence's new tokens: after earlier ones, unless a keyword has a query axis."""
     chunk = any(word in given for word in ("q_segments", "tree_mask", "bias", "calm", "near")) or not s.lengths[b]
     before = torch.randn(0 if chunk else s.lengths[b] - s.new[b], *s.q[b].shape[1:], dtype=s.q[b].dtype)
     q = torch.cat([before, s.q[b]])
@@ -76,7 +76,7 @@ def whole(module: ModuleType, s: Sequences, b: int, given: Values) -> Found:
 def call(
     module: ModuleType, s: Sequences, c: Cache, given: Values, alone: Callable[[int], Values], **more: Any
 ) -> list[Found]:
-    """Out and LSE of each sequence's new tokens by a cache that is filled here."""
+    """Out and LSE of each sequence's new tokens over a cache that is filled here."""
 
     def turned(b: int) -> Values:
         found = alone(b)
@@ -100,7 +100,7 @@ def call(
 
 
 def hold(module: ModuleType, s: Sequences, found: list[Found], alone: Callable[[int], Values]) -> None:
-    """Holds what was found to the bits of training."""
+    """Checks that results have the bits of training."""
     for b, (out, lse) in enumerate(found):
         wanted, wanted_lse = whole(module, s, b, alone(b))
         assert torch.equal(out, wanted), (b, (out - wanted).abs().max())
@@ -108,7 +108,7 @@ def hold(module: ModuleType, s: Sequences, found: list[Found], alone: Callable[[
 
 
 def check(module: ModuleType, name: str, s: Sequences, c: Cache, **more: Any) -> None:
-    """Holds a call of one of the variants to the bits of training."""
+    """Checks that a call of one of the variants has the bits of training."""
     given, alone = VARIANTS[name].given(s, c, "cu_seqlens_q" in more)
     hold(module, s, call(module, s, c, given, alone, **more), alone)
 
@@ -161,7 +161,7 @@ LONG = Sequences([300, 129, 64], [2, 2, 2])
 
 @pytest.mark.parametrize(("page", "paged"), [(1, True), (8, True), (16, True), (16, False)])
 def test_bits_over_several_splits(variant: Find, page: int, paged: bool) -> None:
-    """Splits of 64 keys are joined in another order: without the keyword the bits are others."""
+    """Splits of 64 keys are joined in another order: without the keyword the bits differ."""
     module, cache = variant("rotated"), Cache(LONG, page=page, paged=paged, room=320)
     angles = torch.randn(320, 8)
     given = {"cos": angles.cos(), "sin": angles.sin()}
@@ -192,7 +192,7 @@ def test_a_scale_below_0(variant: Find, name: str) -> None:
 
 
 def test_tokens_without_an_axis_of_their_own(variant: Find) -> None:
-    """(B, Hq, D) is one new token of each sequence."""
+    """(B, Hq, D) stands for one new token of each sequence."""
     module, s = variant("rotated"), Sequences([40, 9], [1, 1])
     cache = Cache(s).fill(module.decode.append, lambda b: {**ROPE, "positions": torch.arange(s.lengths[b])})
     attend, given = module.decode.attend_with_cache, {**cache.pages(), **ROPE, "return_lse": True}
@@ -208,7 +208,7 @@ def test_tokens_without_an_axis_of_their_own(variant: Find) -> None:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", ["turned_axes", "by_query"])
 def test_axes_in_any_order(variant: Find, name: str, packed: bool) -> None:
-    """As keys or new tokens stand, heads or sequences may come at any place."""
+    """Axes of heads and sequences may be anywhere, for inputs of keys and of new tokens."""
     module, s = variant(name), Sequences([67, 40], [3, 3])
     cache = Cache(s, page=8)
     word, lengths = ("mood", s.lengths) if name == "turned_axes" else ("calm", s.new)
@@ -226,7 +226,7 @@ def test_axes_in_any_order(variant: Find, name: str, packed: bool) -> None:
 
 
 def test_what_all_sequences_share(variant: Find) -> None:
-    """A value of each place counts from the first key; of each row it cannot be taken apart where tokens are packed."""
+    """Values by place count from a sequence's first key; values by row cannot be split up if tokens are packed."""
     module, s = variant("by_place"), Sequences([70, 7], [3, 3])
     far = torch.randn(4, 96)
     found = call(module, s, Cache(s, paged=False, starts=(9, 80)), {"far": far}, lambda b: {})
@@ -260,7 +260,7 @@ def test_sequences_without_keys(variant: Find, name: str) -> None:
 
 
 def test_sequences_shorter_than_their_new_tokens(variant: Find) -> None:
-    """Rows before the first key see nothing of a causal mask."""
+    """Under a causal mask, rows before the first key see nothing."""
     for name in ("plain", "rotated", "moody"):
         module, s = variant(name), Sequences([2, 40], [4, 4])
         cache = Cache(s)
@@ -272,7 +272,7 @@ def test_sequences_shorter_than_their_new_tokens(variant: Find) -> None:
 
 
 def test_queries_that_no_position_has(variant: Find) -> None:
-    """Where an input is read at positions of queries, those before the first key are padding in any mask."""
+    """If an input is read at the positions of queries, those before the first key are padding under any mask."""
     module, s = variant("turned_axes"), Sequences([2, 40], [4, 4])
     cache, rows = Cache(s), [torch.randn(n, s.heads) for n in s.lengths]
     given = {"mood": cache.stored(rows).permute(2, 1, 0)}
@@ -284,7 +284,7 @@ def test_queries_that_no_position_has(variant: Find) -> None:
 
 
 def test_pages_of_others_do_not_show(variant: Find) -> None:
-    """What stands in front of a page table's end belongs to anybody, and what stands behind is no page."""
+    """Entries after a sequence's last page may name pages of other sequences, or no page at all."""
     module, s = variant("plain"), Sequences([40, 9], [1, 1])
     cache = Cache(s, room=96).fill(module.decode.append)
     table = cache.pages()["page_table"]
@@ -320,7 +320,7 @@ def test_a_condition_keeps_a_number_from_dividing(variant: Find, step: int) -> N
 
 
 def test_lengths_may_change_in_place(variant: Find) -> None:
-    """As a graph does it: the same tensors with other values."""
+    """As in a graph: the same tensors with other values."""
     module, cuts = variant("plain"), torch.tensor([0, 3, 4], dtype=torch.int32)
     q, k, v = torch.randn(4, 4, 16), *torch.randn(2, 2, 96, 2, 16)
     lengths, out = torch.tensor([90, 20], dtype=torch.int32), torch.full((4, 4, 16), math.nan)
@@ -392,7 +392,7 @@ def test_a_compiler_traces_it_once(variant: Find) -> None:
     counted = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend=counted)
     sinks = torch.randn(4)
-    for batch in (3, 5, 6):  # sizes that are equal once are taken to be so always
+    for batch in (3, 5, 6):  # sizes that are equal once are assumed to be equal always
         q, k = torch.randn(batch, 1, 4, 16), torch.randn(batch, 300, 2, 16)
         lengths = torch.randint(200, 300, (batch,), dtype=torch.int32)
         given = {"sinks": sinks, "bitwise": "training", "return_lse": True}

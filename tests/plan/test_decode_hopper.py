@@ -20,7 +20,7 @@ GENERATED = Path(__file__).parents[2] / "generated"
 
 @pytest.fixture
 def launch(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The launches of the shipped variant, on a GPU that has kernels for Hopper ones."""
+    """The launch module of the shipped variant, as on a GPU that has kernels for Hopper."""
     bench.module("launched_latent", GENERATED / "deepseek_mla_absorbed" / "__init__.py")
     found = importlib.import_module("launched_latent.decode_launch")
     monkeypatch.setattr(found.runtime, "INTERPRETED", False)
@@ -33,7 +33,7 @@ def launch(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def chosen(
     launch: ModuleType, k: torch.Tensor, heads: int = 128, new: int = 1, v: torch.Tensor | None = None, **more: Any
 ) -> tuple[Any, ...]:
-    """What `on_hopper` says of a call over a cache, dense unless it is told of pages."""
+    """The choice of `on_hopper` for a call over a cache, which is dense unless `paged` is given."""
     q = torch.zeros(2 * new, heads, k.shape[-1], dtype=more.get("dtype", k.dtype))
     v = k[..., :512] if v is None else v
     table = torch.zeros(2, 4, dtype=torch.int32) if more.get("paged") else None
@@ -75,7 +75,7 @@ def test_rows_and_the_target_decide(
 )
 def test_boxes_divide_pages(page: int, box: int, launch: ModuleType) -> None:
     assert chosen(launch, cache(page), paged=True) == ((64, 64, 2, box, "kernels") if box else ())
-    # without pages the whole axis is one, and rows of float8 are loaded one by one
+    # without pages the whole axis is one page, and rows of float8 are loaded one by one
     assert chosen(launch, cache(page)) == (64, 64, 2, 64, "kernels")
     float8 = cache(page, dtype=torch.float8_e4m3fn)
     assert chosen(launch, float8, paged=True, dtype=torch.bfloat16) == (64, 64, 2, 0, "kernels")
@@ -89,14 +89,14 @@ def test_what_the_gpu_cannot_copy_goes_to_the_portable_kernel(launch: ModuleType
     assert chosen(launch, cache(64).transpose(1, 2).contiguous().transpose(1, 2))
     for other in (
         k.float(),
-        cache(width=580)[..., :576],  # rows that do not begin on 16 bytes
+        cache(width=580)[..., :576],  # rows that do not begin at multiples of 16 bytes
         cache(width=577)[..., 1:],
         cache(0),
         cache()[:, :1].expand(2, 64, 1, 576),
     ):
         assert chosen(launch, other) == ()
     wide = cache(width=584, dtype=torch.float8_e4m3fn)
-    assert chosen(launch, wide[..., :576], dtype=torch.bfloat16) == ()  # rows that begin on 8 bytes
+    assert chosen(launch, wide[..., :576], dtype=torch.bfloat16) == ()  # rows that begin at multiples of 8 bytes
     assert chosen(launch, k.to(torch.float8_e4m3fn), dtype=torch.float32) == ()
     assert chosen(launch, k, k_starts=torch.zeros(2, dtype=torch.int32)) == ()
 
@@ -137,7 +137,7 @@ def test_other_gpus_have_the_portable_kernel(
 def test_products_of_hopper_gpus_have_64_rows(
     heads: int, width: int, dtype: torch.dtype, rows: int, launch: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others, those of float32 and of wide float8 keep to as many as there are."""
+    """On other GPUs, with float32 and with wide float8, products have only as many rows as there are."""
     k, kind = cache(width=width, dtype=dtype), torch.bfloat16 if dtype.itemsize == 1 else dtype
     v, q = k[..., : min(width, 512)], torch.zeros(2, heads, width, dtype=kind)
     name = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[kind]

@@ -1,4 +1,4 @@
-"""The parts of splits, joined: bits of a row are no matter of how many splits a call makes room for."""
+"""Joining the parts of splits: the bits of a row do not depend on the number of splits that a call makes room for."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SPECS = {
     "window": ("mask: [causal, sliding_window: {size: 900}]", {}),
     "first_keys": ("mask: [causal, any: [sliding_window: {size: 300}, expr: 'k < 200']]", {}),
 }
-# splits in one chunk, two, three, five, nine and 33; the last pass what is joined at a time, and by one program
+# splits in 1, 2, 3, 5, 9 and 33 chunks; the last ones exceed what is joined at a time, and by one program
 LENGTHS = [5, 8 * SPLIT, 9 * SPLIT, 17 * SPLIT + 3, 33 * SPLIT, 66 * SPLIT - 1, 258 * SPLIT]
 
 
 @pytest.fixture(scope="module", params=SPECS)
 def variant(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModuleType, Values]:
-    """A package, and its keywords."""
+    """A package, and the keywords of its calls."""
     text, given = SPECS[request.param]
     return package(tmp_path_factory.mktemp("decode_join"), f"join_{request.param}", text), given
 
@@ -57,13 +57,13 @@ def test_bits_are_those_of_any_room(variant: tuple[ModuleType, Values]) -> None:
 def test_programs_count_up_to_zero(
     variant: tuple[ModuleType, Values], packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Calls of other lengths count in the same numbers, which nothing clears between them."""
+    """Calls with other lengths use the same counters, which nothing clears in between."""
     module, given = variant
     runtime = importlib.import_module(f"{module.__name__}.runtime")
     held = torch.zeros(8, dtype=torch.int32)
     monkeypatch.setattr(runtime, "counters", lambda count, device: held[:count] if count else None)
     for lengths in ([100, 0, 8 * SPLIT, 64], [1, 1, 1, 1], [0, 0, 0, 0], [65, 511, 7, 128]):
-        # a sequence without new tokens, and rows of none behind the last one
+        # a sequence without new tokens, and rows of no sequence after the last one
         new = [1, 1, 0, 1] if packed else [1] * 4
         s = Sequences(lengths, new, heads=2, kv_heads=1)
         k, v = (torch.zeros(4, 8 * SPLIT, 1, 16) for _ in "kv")
@@ -75,7 +75,7 @@ def test_programs_count_up_to_zero(
         wanted, wanted_lse = expected(module, s, lambda b: given)
         rows = sum(new)
         torch.testing.assert_close(out[:rows], torch.cat(wanted), rtol=1e-4, atol=2e-5)
-        # without keys a sink is all that there is
+        # without keys only the sink is left
         nothing = given.get("sinks", torch.full((2,), -math.inf))[:, None]
         wanted_lse = [x if n else nothing[:, : x.shape[1]] for n, x in zip(lengths, wanted_lse, strict=True)]
         torch.testing.assert_close(lse[:, :rows], torch.cat(wanted_lse, 1), rtol=1e-4, atol=2e-5)
@@ -92,7 +92,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def counting(plain: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, SimpleNamespace]:
-    """Counters of a GPU that is none, and what tells of it."""
+    """Counters as for a GPU, and the stream and waits that the test controls."""
     runtime = importlib.import_module(f"{plain}.runtime")
     told = SimpleNamespace(stream=1, waited=0)
 
@@ -106,7 +106,7 @@ def counting(plain: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, SimpleNa
 
 
 def places(x: torch.Tensor) -> set[int]:
-    """The addresses of its numbers."""
+    """The addresses of a tensor's elements."""
     return set(range(x.data_ptr(), x.data_ptr() + x.numel() * x.element_size(), x.element_size()))
 
 
@@ -122,7 +122,7 @@ def test_calls_of_a_stream_count_in_the_same_numbers(counting: tuple[Any, Simple
     more = counters.current(100_000)
     assert more.numel() >= 100_000
     assert not more.any()
-    # of one block: where a compiler plans memory, a stream's first call makes none
+    # both are parts of one block: while a compiler plans memory, a stream's first call allocates none
     assert told.waited == len(counters.blocks) == 1
     assert places(first) | places(other) <= places(counters.blocks[0])
 
@@ -132,7 +132,7 @@ def test_calls_of_graphs_count_in_numbers_of_their_own(counting: tuple[Any, Simp
     stream = counters.current(2048)
     taken, memory = places(stream), []
     for _ in range(300):
-        # more than there are at once: between captures, calls make room for others
+        # more than exist at any time: between captures, calls make room for others
         for _ in range(8):
             found = counters.take(100)
             assert found.numel() == 100
@@ -142,16 +142,16 @@ def test_calls_of_graphs_count_in_numbers_of_their_own(counting: tuple[Any, Simp
             memory.append(weakref.ref(found._base))
         assert counters.current(2048) is stream
     assert told.waited > 1
-    # graphs hold addresses alone
+    # graphs hold only addresses
     assert all(x() is not None for x in memory)
-    # there are none left: a graph clears its own
+    # none are left: a graph clears counters of its own
     assert counters.take(2**20).tolist() == [0] * 2**20
 
 
 def test_a_block_is_made_by_a_thread_of_its_own(
     counting: tuple[Any, SimpleNamespace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a compiler warms up for a CUDA graph, all that the thread makes is that graph's."""
+    """While a compiler warms up for a CUDA graph, everything that the thread allocates belongs to that graph."""
     counters, _ = counting
     makers, zeros = list[int](), counters.zeros
 
@@ -202,7 +202,7 @@ def test_a_program_joins_what_registers_hold(plain: str) -> None:
 def test_where_memory_is_planned_nothing_stays(
     variant: tuple[ModuleType, Values], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second kernel joins, with the same bits; calls before and behind are as ever."""
+    """A second kernel joins the parts, with the same bits; calls before and after are unchanged."""
     module, given = variant
     runtime, asked = importlib.import_module(f"{module.__name__}.runtime"), list[int]()
 

@@ -1,4 +1,4 @@
-"""Running sums over a cache: raw values stand in pages, and stretches of 64 keys are summed up by themselves."""
+"""Running sums over a cache: pages hold raw values, and each stretch of 64 keys is summed separately."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def decays(s: Sequences, *resets: tuple[int, float]) -> list[torch.Tensor]:
 def decode(
     module: ModuleType, s: Sequences, c: Cache, given: Values, *, packed: bool = False
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Out and LSE of each sequence's new tokens by a cache that is filled here."""
+    """Out and LSE of each sequence's new tokens over a cache that is filled here."""
     c.fill(module.decode.append)
     more = s.cuts() if packed else {}
     out, lse = module.decode.attend_with_cache(
@@ -76,18 +76,18 @@ def agree(
     found: tuple[list[torch.Tensor], list[torch.Tensor]],
     alone: Callable[[int], Values],
 ) -> None:
-    """Holds what was found to the reference."""
+    """Compares results with the reference."""
     for x, y in zip(itertools.chain(*found), itertools.chain(*expected(module, s, alone)), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=2e-5)
 
 
-# at the first key and the last, at both sides of where stretches begin, and a value whose weight is 0 beside others
+# at the first and the last key, on both sides of boundaries of stretches, and values so low that a weight becomes 0
 RESETS = ((0, -math.inf), (63, -math.inf), (64, -math.inf), (128, -5000.0), (299, -math.inf), (200, -4096.0))
 
 
 @pytest.mark.parametrize(("page", "paged"), [(1, True), (7, True), (64, True), (256, True), (16, False)])
 def test_documents_begin_anywhere(variant: Find, page: int, paged: bool) -> None:
-    """More stretches than are summed up at a time."""
+    """With more stretches than are summed at a time."""
     s = Sequences([300, 129, 0, 64, 1], [1] * 5)
     c, rows = Cache(s, page=page, paged=paged), decays(s, *RESETS)
     module = variant("decays")
@@ -112,7 +112,7 @@ def test_latent_heads(variant: Find) -> None:
 def test_one_document_begins_late(variant: Find, place: int) -> None:
     s = Sequences([300, 300], [1, 2], seed=place)
     c, rows = Cache(s), decays(s)
-    # hardly less than before it
+    # keys before the document would weigh hardly less than keys in it
     rows[1] /= 1000
     rows[1][place] = -math.inf
     module = variant("decays")
@@ -126,7 +126,7 @@ def test_one_document_begins_late(variant: Find, place: int) -> None:
     + [(name, [66, 1]) for name in ("decays_near", "decays_at_first", "decays_behind")],
 )
 def test_chunks_of_prompts(variant: Find, name: str, new: list[int]) -> None:
-    """New tokens cross stretches, and splits of 256 keys."""
+    """New tokens cross the boundaries of stretches, and of splits of 256 keys."""
     s = Sequences([290, 133], new, seed=sum(new))
     large = -5000.0 if name == "decays" else -math.inf
     c, rows = Cache(s, page=8), decays(s, (64, -math.inf), (129, -math.inf), (131, large), (260, -math.inf))
@@ -144,7 +144,7 @@ def test_a_chunk_whose_programs_go_through_all_keys(variant: Find) -> None:
 
 @pytest.mark.parametrize("name", ["sums", "sums_both_ways"])
 def test_several_sums(variant: Find, name: str) -> None:
-    """By query head, by key head and of all heads; as differences and by themselves; behind a query, too."""
+    """By query head, by key head and of all heads; as differences and by themselves; after a query too."""
     s = Sequences([210, 7, 70], [5, 7, 68], seed=3)
     c = Cache(s, page=4)
     given, alone = rises(s, c, packed=True)
@@ -153,7 +153,7 @@ def test_several_sums(variant: Find, name: str) -> None:
 
 
 def test_more_new_tokens_than_keys(variant: Find) -> None:
-    """Those in front of the first key see nothing."""
+    """New tokens before the first key see nothing."""
     decoding, q, k = variant("decays").decode, torch.randn(2, 5, 4, 16), torch.randn(2, 70, 2, 16)
     lengths, values = torch.tensor([3, 0], dtype=torch.int32), -torch.rand(2, 70, 4)
     out = decoding.attend_with_cache(q, k, k, lengths, log_decay=values)
@@ -163,7 +163,7 @@ def test_more_new_tokens_than_keys(variant: Find) -> None:
 
 
 def test_values_of_16_bits_in_any_memory(variant: Find) -> None:
-    """Heads in front of tokens, as some caches have them."""
+    """Heads before tokens, as in some caches."""
     s, module = Sequences([150, 40], [2, 2]), variant("decays")
     c, rows = Cache(s).fill(module.decode.append), [x.half().float() for x in decays(s, *RESETS)]
     values = c.stored(rows).half().transpose(1, 2).contiguous().transpose(1, 2)
@@ -172,7 +172,7 @@ def test_values_of_16_bits_in_any_memory(variant: Find) -> None:
 
 
 def test_sums_that_all_sequences_share(variant: Find) -> None:
-    """They are counted from a sequence's first key, and may be longer than the cache has room."""
+    """They count from a sequence's first key, and may be longer than the room in the cache."""
     s = Sequences([150, 20, 3], [2, 2, 2])
     c = Cache(s, paged=False, starts=(5, 0, 90))
     given = {"x": -torch.rand(4, c.room), "y": torch.randn(c.room)}
@@ -195,7 +195,7 @@ def test_values_that_are_left_out_or_stand_for_many(variant: Find) -> None:
 
 @pytest.mark.parametrize("starts", [(), (9, 0, 27)])
 def test_values_that_nobody_should_read(variant: Find, starts: tuple[int, ...]) -> None:
-    """Those before a window and behind the last key are NaN, as is what the workspace has; pages there are nobody's."""
+    """Values before a window and after the last key are NaN, like the workspace; pages there belong to no sequence."""
     s = Sequences([300, 64, 70], [2, 2, 2])
     c, rows = Cache(s, page=4, paged=not starts, starts=starts), decays(s, (290, -math.inf))
     decoding, q = variant("decays_near").decode, torch.stack(s.q)
@@ -230,7 +230,7 @@ def test_pages_of_sequences_without_new_tokens_are_not_read(variant: Find) -> No
 
 
 def test_sums_by_themselves_are_of_all_tokens(variant: Find) -> None:
-    """Whatever a window hides."""
+    """Including those that a window hides."""
     s = Sequences([200, 64], [2, 2])
     c, rows = Cache(s, page=4), [torch.rand(n) for n in s.lengths]
     module = variant("rises")
@@ -281,7 +281,7 @@ def test_bits_hang_on_neither_pages_nor_the_batch(variant: Find) -> None:
 
 
 def test_earlier_rows_of_a_longer_call_have_the_same_bits(variant: Find) -> None:
-    """What comes behind a row is no matter of its sums."""
+    """Tokens after a row do not affect its sums."""
     s, decoding = Sequences([200], [3]), variant("decays").decode
     c, rows = Cache(s).fill(decoding.append), decays(s, (70, -math.inf))
     values, q = c.stored(rows), torch.cat([torch.randn(2, 4, 16), s.q[0]])
@@ -311,7 +311,7 @@ def test_a_workspace_may_begin_anywhere(variant: Find, shift: int) -> None:
 
 
 def test_a_workspace_for_more_sequences_than_tokens(variant: Find) -> None:
-    """Such as have no new tokens; else there are as many as tokens, at the most."""
+    """Some sequences have no new tokens; otherwise there are at most as many as tokens."""
     decoding, q, k = variant("decays").decode, torch.randn(2, 4, 16), torch.randn(3, 40, 2, 16)
     bounds = {"max_seqlen_q": 2, "max_seqlen_k": 40}
     cuts = torch.tensor([0, 0, 2, 2], dtype=torch.int32)
@@ -326,7 +326,7 @@ def test_a_workspace_for_more_sequences_than_tokens(variant: Find) -> None:
 
 @pytest.mark.parametrize("name", ["decays", "decays_near", "sums", "sums_both_ways"])
 def test_what_keys_get_of_the_weights(variant: Find, name: str) -> None:
-    """Keys that no new token sees get nothing, those behind a sequence's last neither."""
+    """Keys that no new token sees get nothing, and neither do those after a sequence's last key."""
     module, s = variant(name), Sequences([200, 7, 0], [3, 3, 0], seed=4)
     s.q[2] = s.q[2].new_zeros(0, 4, 16)
     c, rows = Cache(s, page=8, room=230).fill(module.decode.append), decays(s, (64, -math.inf), (198, -math.inf))
@@ -377,7 +377,7 @@ def test_the_bits_of_training_cannot_be_had(variant: Find) -> None:
 
 
 def test_kernels_hand_on_sums_in_order(variant: Find, tmp_path: Path) -> None:
-    """Programmatic launches begin early: each kernel waits for the one before it, the first for what the call got."""
+    """Programmatic launches start early: each kernel waits for the one before it, the first for the call's inputs."""
     text = (Path(str(variant("decays").__file__)).parent / "decode_kernels.py").read_text()
     for kernel in ("sum_keys", "sum_stretches", "attend_split"):
         body = text.split(f"def {kernel}(")[1].split('"""', 2)[2]
@@ -385,7 +385,7 @@ def test_kernels_hand_on_sums_in_order(variant: Find, tmp_path: Path) -> None:
 
 
 def test_new_tokens_before_the_first_key_stand_with_it(variant: Find) -> None:
-    """More new tokens than keys: they have the sum and the document of the first one."""
+    """More new tokens than keys: those before the first key have its sum and its document."""
     s = Sequences([4, 1, 2], [6, 3, 2])
     rows = decays(s, (2, -math.inf))
     cache = Cache(s)

@@ -1,4 +1,4 @@
-"""Decoding under `torch.compile`: operators that a compiler can trace, and what compiled steps give."""
+"""Decoding under `torch.compile`: operators that a compiler can trace, and the results of compiled steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROPE = {"cos": ANGLES.cos(), "sin": ANGLES.sin()}
 
 @pytest.fixture(scope="module")
 def variant(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModuleType]:
-    """Renders a variant when it is first asked for, for a compiler that has forgotten earlier tests."""
+    """Renders a variant when it is first asked for, with a compiler that is reset after earlier tests."""
     folder, made = tmp_path_factory.mktemp("decode_tracing"), dict[str, ModuleType]()
 
     def find(name: str) -> ModuleType:
@@ -47,7 +47,7 @@ def variant(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModuleT
 
 
 def operators(module: ModuleType) -> ModuleType:
-    """The module of a package that has its operators of decoding."""
+    """The module of a package that holds its operators for decoding."""
     return importlib.import_module(f"{module.__name__}.decode_operators")
 
 
@@ -60,7 +60,7 @@ def call(batch: int, room: int, tokens: int = 1) -> Values:
 
 
 def new_rows(batch: int) -> Values:
-    """A new token of each sequence, and its places in pages that hold 16 of them."""
+    """A new token of each sequence, and its places in pages of 16."""
     torch.manual_seed(batch)
     places = torch.arange(batch) + 5
     table = torch.arange(2 * batch, dtype=torch.int32).view(batch, 2)
@@ -174,7 +174,7 @@ def test_eager_calls_stay_away_from_the_operators(
 def test_rows_of_a_latent_cache_are_stored_once(
     variant: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys and values, and their scales, are memory of the same tensors: a compiler must not part them."""
+    """Keys and values, and their scales, share the memory of the same tensors: a compiler must not separate them."""
     decode, launch = variant("traced_latent").decode, importlib.import_module("traced_latent.decode_launch")
     append, new, slots, found = launch.append, torch.randn(2, 1, 32), torch.tensor([3, 17]), []
     joined = []
@@ -193,7 +193,7 @@ def test_rows_of_a_latent_cache_are_stored_once(
 
 
 class Wrapped(torch.Tensor):
-    """A tensor whose numbers stand in another one."""
+    """A tensor whose data is in another tensor."""
 
     inner: torch.Tensor
 
@@ -236,7 +236,7 @@ def test_rows_that_dispatch_by_themselves_are_appended(variant: Callable[[str], 
 
 
 class Seen(TorchDispatchMode):
-    """Keeps the names of operators; an `alone` one hands them to no mode before it."""
+    """Records the names of operators; with `alone`, it does not pass them to outer modes."""
 
     def __init__(self, alone: bool = False) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ def test_modes_see_one_operator_for_a_call(
     first = Seen()
     with first:
         found = attend()
-    # a call of shapes that there were not before looks at how they lie in memory
+    # a call with new shapes inspects the layout of its tensors in memory
     assert [x for x in first.names if x != "aten::view"] == [name]
     torch.testing.assert_close(found, attend(), rtol=0, atol=0)
     for _ in range(2):
@@ -281,14 +281,14 @@ def test_modes_see_one_operator_for_new_rows(variant: Callable[[str], ModuleType
     seen = Seen(alone)
     with Seen(), seen:
         decode.append(**given, k_cache=found[0], v_cache=found[1], **ROPE)
-    # on a CPU values are checked before
+    # on a CPU, values are checked first
     assert seen.names.index(operators(variant("traced"))._append.traced.name()) == len(seen.names) - 1
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("pre_dispatch", [False, True])
 def test_traces_of_the_dispatcher_see_one_operator(variant: Callable[[str], ModuleType], pre_dispatch: bool) -> None:
-    """Also where the last call was like it: such a mode is none that guards see, or has a stack of its own."""
+    """Even if the last call was like it: guards do not see such a mode, or it is on a stack of its own."""
     decode, given = variant("traced").decode, call(2, 20)
     attend = functools.partial(decode.attend_with_cache, **{name: x for name, x in given.items() if name != "q"})
     decode.CALLS.clear()
@@ -307,7 +307,7 @@ def test_traces_of_the_dispatcher_see_one_operator(variant: Callable[[str], Modu
 def test_a_call_behind_one_that_an_operator_made_is_known_again(
     variant: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What tells that a call is like the last one hangs on what PyTorch's dispatcher does meanwhile."""
+    """Recognising a call that is like the last one depends on what PyTorch's dispatcher does in the meantime."""
     decode, given = variant("traced").decode, call(2, 20)
     attend = functools.partial(decode.attend_with_cache, **given, max_seqlen_k=20)
     decode.CALLS.clear()
@@ -324,7 +324,7 @@ def test_a_call_behind_one_that_an_operator_made_is_known_again(
 
 @contextlib.contextmanager
 def overlapping(mode: TorchDispatchMode) -> Iterator[None]:
-    """Within the mode while another thread's ends, which began before: its flag is unset, and set again behind it."""
+    """Enters a mode while another thread leaves an earlier one: its flag is unset, and set again afterwards."""
     there, go_on = threading.Event(), threading.Event()
 
     def other() -> None:
@@ -361,7 +361,7 @@ def test_modes_of_threads_may_overlap(
         operator.traced.name(),
         importlib.import_module("traced.launch")._attend.traced.name(),
     ]
-    # behind them no call takes the way of those that a mode sees
+    # afterwards no call takes the path of calls that a mode sees
     assert _python_dispatch._is_in_torch_dispatch_mode
     for x in (operator, importlib.import_module("traced.launch")._attend):
         monkeypatch.setattr(x, "traced", lambda *_: pytest.fail("the long way"))
@@ -371,7 +371,7 @@ def test_modes_of_threads_may_overlap(
 
 
 def test_calls_under_a_mode_that_stands_aside_are_handed_on(variant: Callable[[str], ModuleType]) -> None:
-    """A mode may call attention where it sees another operator: PyTorch's way through its own then holds."""
+    """A mode may call attention when it sees another operator: it is then dispatched as PyTorch's own operators are."""
     module, given = variant("traced"), call(2, 20)
     q = given["q"].requires_grad_()
     attend = functools.partial(module.attention, q, q, q, window=7, **ROPE)

@@ -1,4 +1,4 @@
-"""The head of a rendered `kernels.py` says what holds for its own variant, and nothing else."""
+"""The docstring at the head of a rendered `kernels.py` describes its own variant, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ GENERATED = Path(__file__).parents[2] / "generated"
 FEW = ("causal", "packed_log_decay", "flash1")
 HOPPER = ("hopper.py", "hopper_backward.py", "hopper_wide.py", "decode_hopper.py")
 FILES = ("kernels.py", *HOPPER, "decode_kernels.py", "statistics.py")
-REFERS = {"decode_hopper.py": "decode_kernels.py"}  # whose names hold there too, beside those of kernels.py
-PLAIN = {"x", "y", "ptr", "desc", "stride"}  # what a function of few lines says by its first words
+REFERS = {"decode_hopper.py": "decode_kernels.py"}  # files whose names apply as well, besides those of kernels.py
+PLAIN = {"x", "y", "ptr", "desc", "stride"}  # parameters that a short function explains in its first words
 
 
 def kernels(name: str) -> tuple[dict[str, list[str]], set[str], str]:
-    """The head's sections, the names in the code below it, and all of the file."""
+    """The sections of the head, the names in the code below it, and the whole file."""
     text = (GENERATED / name / "kernels.py").read_text()
     tree = ast.parse(text)
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
@@ -37,7 +37,7 @@ def kernels(name: str) -> tuple[dict[str, list[str]], set[str], str]:
 
 def symbols(lines: list[str]) -> set[str]:
     """The names that a glossary explains."""
-    # a name that leaves no room beside it stands by itself
+    # a name that leaves no room beside it has a line of its own
     heads = (re.match(r"\w+([,;] \w+)*(?=   )|(?=.{25})\w+(, \w+)*$", line) for line in lines)
     return {name for head in heads if head for name in re.split("[,;] ", head[0])}
 
@@ -49,13 +49,13 @@ def test_the_glossary_explains_names_of_this_very_file(name: str) -> None:
 
 
 def explained(text: str) -> set[str]:
-    """The names that a head explains: in columns, and on the left of formulas."""
+    """The names that a head explains: in columns, and on the left-hand sides of formulas."""
     found = symbols([line.strip() for line in text.splitlines()])
     return found | set(re.findall(r"^ +(\w+)(?:\[\w\])? = ", text, re.MULTILINE))
 
 
 def known(name: str, head: set[str]) -> bool:
-    """True for a name that a head explains, or makes of such a name: `x_ptr` there explains q_ptr where q is."""
+    """Whether a head explains a name, by itself or by a pattern: `x_ptr` explains q_ptr if q is explained."""
     if name in head:
         return True
     patterns = (re.escape(one[1:]).replace("_stride_a", r"_stride(?:_\w+)?") for one in head if one.startswith("x_"))
@@ -64,7 +64,7 @@ def known(name: str, head: set[str]) -> bool:
 
 
 def unpacked(function: ast.FunctionDef) -> Iterator[str]:
-    """The names in the tuples that a function takes."""
+    """The names in the tuples that a function unpacks."""
     taken = {x.arg for x in function.args.args} - PLAIN
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in taken:
@@ -73,7 +73,7 @@ def unpacked(function: ast.FunctionDef) -> Iterator[str]:
 
 @pytest.mark.parametrize("file", FILES)
 def test_what_kernels_and_their_functions_take_is_explained(file: str) -> None:
-    """By the head of the file or of those that it refers to, or by the function's own docstring."""
+    """By the head of the file or of files that it refers to, or by the function's own docstring."""
     found = {}
     for path in sorted(GENERATED.glob(f"*/{file}")):
         names = ("kernels.py", REFERS.get(file, "kernels.py"), file)
@@ -91,7 +91,7 @@ def test_what_kernels_and_their_functions_take_is_explained(file: str) -> None:
 
 @pytest.mark.parametrize("file", HOPPER)
 def test_a_row_of_many_names_explains_one_that_no_other_row_does(file: str) -> None:
-    """`x_free` explains nothing in a file all of whose names on `_free` have rows of their own."""
+    """`x_free` explains nothing in a file where every name that ends in `_free` has a row of its own."""
     found = {}
     for path in sorted(GENERATED.glob(f"*/{file}")):
         tree = ast.parse(path.read_text())

@@ -1,4 +1,4 @@
-"""Sequences so long that products of positions pass 2**31: kernels against formulas by hand in float64.
+"""Sequences so long that products of positions exceed 2**31: kernels against formulas written by hand in float64.
 
 In the interpreter the last few queries see all keys; on a GPU there are as many queries as keys, and gradients.
 """
@@ -35,7 +35,7 @@ def test_products_of_distant_positions(name: str, tmp_path: Path, monkeypatch: p
     monkeypatch.syspath_prepend(tmp_path)
     attention = importlib.import_module(name).attention
     if not GPU:
-        # the interpreter takes tiles as large as it likes them
+        # the interpreter can take tiles of any size
         runtime = importlib.import_module(f"{name}.runtime")
         monkeypatch.setattr(runtime, "launch_tuned", lambda cache, tables, kernel, start, *more: start(16, 512, 4, 1))
     try:
@@ -52,7 +52,7 @@ def check(name: str, attention: object) -> None:
         torch.randn(1, n, 1, SIZE, generator=make, device=device, requires_grad=True) for n in (queries, KEYS, KEYS)
     )
     out, lse = attention(q, k, v, return_lse=True)  # type: ignore[operator]
-    # only a few rows have a gradient, so that the formula by hand needs no others
+    # only a few rows have a gradient, so that the formula written by hand needs no others
     upstream = torch.zeros_like(out)
     rows = torch.tensor([0, queries // 2, queries - 1], device=device)
     upstream[:, rows] = torch.randn(1, ROWS, 1, SIZE, generator=make, device=device)

@@ -1,4 +1,4 @@
-"""What holds of the code of kernels for Hopper GPUs, which no interpreter runs: the order in which things are done."""
+"""The order of operations in kernels for Hopper GPUs, checked in their code, as no interpreter runs them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILES = ("hopper.py", "hopper_backward.py", "hopper_wide.py", "decode_hopper.py"
 
 @functools.cache
 def functions(file: str) -> tuple[tuple[str, ast.FunctionDef], ...]:
-    """The functions of files of a name, with that of the package."""
+    """The functions in all files of a name, each with its package."""
     parsed = ((path.parent.name, ast.parse(path.read_text())) for path in sorted(GENERATED.glob(f"*/{file}")))
     return tuple((package, node) for package, tree in parsed for node in tree.body if isinstance(node, ast.FunctionDef))
 
@@ -30,20 +30,20 @@ def is_load(name: str) -> bool:
 
 
 def goes_through_tiles(x: ast.AST) -> bool:
-    """Whether it is the loop of a program over tiles of queries."""
+    """Whether a node is a program's loop over tiles of queries."""
     if isinstance(x, ast.While):
         return ast.unparse(x.test) in ("tile >= 0", "number >= 0", "item < items", "idle < Q_STAGES")
     return isinstance(x, ast.For) and ast.unparse(x.target) == "half"
 
 
 def asks_for_queries(x: ast.AST) -> bool:
-    """Whether it is the branch that such a tile is worked on in."""
+    """Whether a node is the branch in which such a tile is processed."""
     return isinstance(x, ast.If) and ast.unparse(x.test).lstrip("(").startswith(("half == 0", "q_start < q_len"))
 
 
 @pytest.mark.parametrize("roles", [("work", "work_through"), ("load_tiles", "load_through")])
 def test_nothing_is_loaded_of_a_tile_before_it_is_known_to_be_there(roles: tuple[str, ...]) -> None:
-    """Where it is not, values of its rows may lie outside of their tensor."""
+    """If it does not exist, the values at its rows may lie outside their tensor."""
     found, seen = {}, set()
     for package, function in functions("hopper.py"):
         loops = [x for x in ast.walk(function) if function.name in roles and goes_through_tiles(x)]
@@ -74,12 +74,12 @@ def test_all_barriers_are_made_before_the_fence_that_shows_them_to_copies(file: 
     assert seen and found == {}
 
 
-COUNTS = {"at", "begun", "ends", "visits"}  # by them a warp knows a barrier's round
+COUNTS = {"at", "begun", "ends", "visits"}  # counts from which a warp derives a barrier's round
 
 
 @pytest.mark.parametrize("file", ["hopper.py", "hopper_backward.py"])
 def test_rounds_of_barriers_are_counted_from_tile_to_tile(file: str) -> None:
-    """Programs go through many tiles: where a count begins anew, a wait for the round before is over at once."""
+    """Programs process many tiles: if a count started again, a wait for the round before would return at once."""
     seen, found = set(), {}
     for package, function in functions(file):
         if function.name not in ("work", "load_tiles"):
@@ -103,7 +103,7 @@ def walked(node: ast.AST) -> bool:
 
 
 def test_keys_are_given_back_once_for_each_tile() -> None:
-    """Behind the walk over queries, and by each worker: the next ones are copied there."""
+    """After the loop over queries, and by each worker: the next keys are copied to the same place."""
     seen = 0
     for package, function in functions("hopper_backward.py"):
         if function.name != "work":
@@ -122,7 +122,7 @@ def test_keys_are_given_back_once_for_each_tile() -> None:
 
 @pytest.mark.parametrize("file", ["hopper_backward.py", "hopper_wide.py"])
 def test_no_loop_of_the_backward_pass_follows_another_over_the_same_tiles(file: str) -> None:
-    """The assembler of CUDA 12.8 would leave addresses unset for the second one where the first one has no tile."""
+    """If the first loop has no tile, the assembler of CUDA 12.8 would leave addresses unset for the second one."""
     seen, found = set(), {}
     for package, function in functions(file):
         blocks = (x for x in ast.walk(function) if isinstance(x, (ast.FunctionDef, ast.For, ast.While, ast.If)))
@@ -143,13 +143,13 @@ def test_tiles_of_keys_that_are_whole_have_no_mask_where_nothing_else_asks_for_o
     assert ast.unparse(choice.test) == "k_start + BLOCK_N <= k_len"
     for body, mixed in ((choice.body, "False"), (choice.orelse, "True")):
         assert walked(body[0]) and f"mixed={mixed}" in ast.unparse(body[0])
-    # the loop that copies is the same for both
+    # both cases share the loop that copies
     assert ast.unparse(found["load_tiles"]).count("load_queries(") == 1
 
 
 @pytest.mark.parametrize("file", ["hopper.py", "hopper_backward.py", "hopper_wide.py"])
 def test_masks_read_distances_that_are_worked_out_once(file: str) -> None:
-    """What compares positions themselves becomes a vector of truth values."""
+    """Comparisons of the positions themselves become a vector of truth values."""
     seen, found = set(), {}
     for package, function in functions(file):
         for x in ast.walk(function):
@@ -162,7 +162,7 @@ def test_masks_read_distances_that_are_worked_out_once(file: str) -> None:
 
 
 def test_values_are_in_registers_where_a_step_has_room_for_them() -> None:
-    """Scores that are products alone, under no mask or a causal one, leave it; other terms do not."""
+    """Scores that are plain products, with no mask or a causal one, leave room; other terms do not."""
     held = {package for package, function in functions("hopper_backward.py") if function.name == "load_values"}
     assert held >= {"causal", "full", "cross", "packed_causal", "llama3", "gpt_oss"}
     assert not held & {"sliding_window", "alibi", "softcap", "log_decay", "packed_log_decay", "gpt_oss_window"}

@@ -1,4 +1,4 @@
-"""What runs before and after the backward kernel for Hopper GPUs: plain Triton, so the interpreter runs it."""
+"""The code that runs before and after the backward kernel for Hopper GPUs: plain Triton, so the interpreter runs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH, HEADS, ROWS = 2, 3, 150
 
 
 def as_products_leave(rows: torch.Tensor) -> torch.Tensor:
-    """Tiles of [64, 64] values in the order of threads: groups of 8 columns, of 16 rows, and so on."""
+    """Tiles of [64, 64] values in the order in which threads hold them: groups of 8 columns, of 16 rows, and so on."""
     batch, heads, many, columns = rows.shape
     tiles = rows.reshape(batch, heads, many // 64, 4, 2, 8, columns // 64, 8, 4, 2)
     return tiles.permute(0, 1, 2, 6, 7, 3, 5, 8, 4, 9).contiguous()
@@ -33,7 +33,7 @@ def test_sums_of_dq_become_its_rows(size: int, block_m: int, block_n: int) -> No
     dq = torch.full((BATCH * ROWS * HEADS * size + 64,), 7.0, device=DEVICE)
     counts = torch.full((1 + BATCH * HEADS * tiles,), 2**24 + 3, dtype=torch.int32, device=DEVICE)
     left = as_products_leave(sums)
-    if block_n == 128:  # no program came to the first tile of the last head, which may have anything for its sums
+    if block_n == 128:  # no program reached the first tile of the last head, whose sums may hold anything
         counts[-tiles] = 0
         left.view(BATCH, HEADS, tiles, -1)[-1, -1, 0] = float("nan")
         sums[-1, -1, :block_m] = 0
@@ -41,7 +41,7 @@ def test_sums_of_dq_become_its_rows(size: int, block_m: int, block_n: int) -> No
     kernels.finish[BATCH * HEADS, tiles](*place, D=size, BLOCK_M=block_m, BLOCK_N=block_n, TILE_AXIS=1)
     found = dq[:-64].view(BATCH, ROWS, HEADS, size)
     assert torch.equal(found, 0.5 * sums[:, :, :ROWS, :size].transpose(1, 2))
-    assert torch.equal(dq[-64:], torch.full_like(dq[-64:], 7.0))  # nothing is written behind it
+    assert torch.equal(dq[-64:], torch.full_like(dq[-64:], 7.0))  # nothing is written after it
 
 
 @pytest.mark.parametrize(("size", "block_m"), SIZES)

@@ -1,4 +1,4 @@
-"""Which variants have a backward pass for Hopper GPUs beside inputs of their own, and from what length on it serves."""
+"""Which variants with inputs of their own have a backward pass for Hopper GPUs, and from what length on it is used."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ def planned(terms: str, axes: str, *more: str) -> Plan:
         (BY_HEAD, HEADS, ("grad: true",), True),
         (LOOKED_UP, TABLE, ("grad: true",), True),
         (LOOKED_UP, "[batch, head, 9]", (), True),
-        # of what each token or batch entry learns, calls want the gradient
+        # calls want the gradient of an input that each token or batch entry learns
         (LOOKED_UP, "[batch, head, 9]", ("grad: true",), False),
         (BY_HEAD, "[batch, key]", ("grad: true",), False),
         (BY_HEAD, "[batch, key]", (), True),
-        # floats for each query or pair, which steps load
+        # floats for each query or pair, which the steps load
         (BY_HEAD, "[batch, query]", (), False),
         (BY_HEAD, "[head, query, key]", (), False),
-        # those that do no more than raise scores have part in the LSE, and learn
+        # inputs that are only added to scores also enter the LSE, and may be learned
         (DECAYS, "[batch, token, head]", ("scan: cumsum",), True),
         (DECAYS, "[batch, token, head]", ("scan: cumsum", "grad: true"), True),
         (DECAYS, "[token]", ("grad: true",), True),
         (DECAYS + "\nsink: true", "[batch, token]", ("grad: true",), True),
         ('score: [{expr: "score + 2 * x[q] - x[k]"}]', "[batch, token]", ("grad: true",), False),
         ('score: [{expr: "score + x[q] - x[k]"}, {expr: "score * 2"}]', "[batch, token]", ("grad: true",), False),
-        # twice on a side: a sum would have two slopes
+        # twice on one side: the sum would have two slopes
         ('score: [{expr: "score + x[q] - x[k] - x[k]"}]', "[batch, token]", ("grad: true",), False),
         ('score: [{expr: "score + x[q] - x[k]"}, {expr: "score - x[k]"}]', "[batch, token]", ("grad: true",), False),
         ('score: [{expr: "score + x[q] - x[k] - x[k]"}]', "[batch, token]", (), True),
         (MASKED, "[batch, token]", (), True),
-        # each score adds up once
+        # the score itself has to be added exactly once
         ('score: [{expr: "score + score + x[q] - x[k]"}]', "[batch, token]", (), False),
         ('score: [{expr: "x[q] - x[k]"}]', "[batch, token]", (), False),
-        # masks read what workers would have no use for
+        # the mask reads values that workers do not use otherwise
         (DECAYS + "\n" + MASKED, "[batch, token]", (), False),
     ],
 )

@@ -1,4 +1,4 @@
-"""Where workers of the backward kernel for Hopper GPUs walk over the queries of their own keys, and how they count."""
+"""When workers of the backward kernel for Hopper GPUs loop over the queries of their own keys, and how they count."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ OWN = {
     "mask: [causal, sliding_window: {size: 100}]": True,
     "mask: [causal]\nrope: {layout: half}": True,
     "mask: [causal]\nlayout: packed": True,
-    "mask: [causal]\nheads: equal": False,  # with one query head to a key head they gain as often as they lose
+    "mask: [causal]\nheads: equal": False,  # with one query head per key head they gain as often as they lose
     "mask: [causal]\nscore: [softcap: {cap: 5.0}]": False,
     "mask: [expr: 'k // 8 == q % 8']": False,  # keys of any tile are seen from everywhere
-    "mask: [causal, expr: group]\ninputs: {group: {axes: [batch, key], dtype: bool}}": False,  # tiles' states are told
-    "mask: [expr: 'k <= q + reach']\ninputs: {reach: {axes: [head], dtype: int}}": False,  # heads walk apart
+    "mask: [causal, expr: group]\ninputs: {group: {axes: [batch, key], dtype: bool}}": False,  # tiles have given states
+    "mask: [expr: 'k <= q + reach']\ninputs: {reach: {axes: [head], dtype: int}}": False,  # heads have different ranges
     "mask: [expr: 'q < end']\ninputs: {end: {axes: [batch, key], dtype: int}}": False,
     "": False,
 }

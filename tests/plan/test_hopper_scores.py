@@ -1,4 +1,4 @@
-"""What kernels for Hopper GPUs make of a product of queries and keys: where the scale is applied, and slopes are."""
+"""How kernels for Hopper GPUs treat a product of queries and keys: where the scale and the slopes are applied."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scored(kernel: Kernel) -> list[str]:
         ("softcap: {cap: 30}", "score = tanh(score, scale / 30.0)"),
         ("{expr: 'tanh(score)'}", "score = tanh(score, scale)"),
         ("softcap: {cap: 30}, {expr: 'score + score * k'}", "score = 30.0 * tanh(score, scale / 30.0)"),
-        # whose scores stand beside tanh as well, or in it with something else
+        # the score is used outside tanh as well, or inside it together with something else
         ("{expr: 'tanh(score) + score'}", "score = score * scale"),
         ("{expr: 'tanh(score + k)'}", "score = score * scale"),
         ("{expr: 'tanh(score) * tanh(score)'}", "score = score * scale"),
@@ -54,7 +54,7 @@ def test_the_backward_pass_scales_products_alike() -> None:
 
 
 def test_slopes_meet_weights_before_the_product_under_way_is_waited_for() -> None:
-    """Else weights and slopes are kept beside what it makes, in more registers than there are."""
+    """Otherwise weights and slopes stay live beside the result of that product, in more registers than there are."""
     text = (GENERATED / "softcap" / "hopper_backward.py").read_text()
     step = text[text.index("def accumulate(") : text.index("return at + 1, dk, dv")]
     order = [
@@ -69,7 +69,7 @@ def test_slopes_meet_weights_before_the_product_under_way_is_waited_for() -> Non
 
 
 def masks_all(backward: Backward) -> bool:
-    """Whether all tiles take the mask; else it stands under a branch."""
+    """Whether all tiles take the mask; otherwise it is under a branch."""
     code = "\n".join(line for block in backward.kernel.blocks.values() for line in lines(block))
     assert ("if mixed:" in code) == ("mixed=mixed" in code)
     assert "keep = " in code
@@ -104,7 +104,7 @@ def test_all_tiles_take_one_comparison_where_registers_are_left_or_scores_have_s
         ("causal, {sliding_window: {size: 64}}", False),
         ("{expr: 'q >= k and q < k + 5'}", False),
         ("{expr: 'abs(q - k) <= 4'}", False),
-        ("{expr: 'k - q <= 4'}", False),  # keys behind the last one have a comparison of their own
+        ("{expr: 'k - q <= 4'}", False),  # keys after the last one have a comparison of their own
         ("{expr: 'q >= k or k < 4'}", False),
         ("{expr: 'q >= k and k % 2 == 0'}", False),
     ],
@@ -121,7 +121,7 @@ def test_a_mask_that_is_more_than_one_comparison_stands_under_a_branch(masks: st
     [
         ("causal", "", False, "p = tl.where(keep, p, 0.0)"),
         ("{expr: 'abs(q - k) <= 4'}", "", True, 'score = tl.where(keep, score, float("-inf"))'),
-        # what keys add to scores may be anything where they are hidden
+        # terms of keys may add anything to scores that are hidden
         ("causal, {expr: 'k % 2 == 0'}", "alibi", True, "p = tl.where(keep, p, 0.0)"),
         ("causal, {sliding_window: {size: 64}}", "alibi", False, "p = tl.where(keep, p, 0.0)"),
     ],

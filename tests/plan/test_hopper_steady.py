@@ -1,4 +1,4 @@
-"""Rows for Hopper GPUs that keep what their weights are measured from: which scores are certain to be finite."""
+"""Kernels for Hopper GPUs whose rows keep the reference of their weights: which scores are certain to be finite."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ INPUTS = {
     ],
 )
 def test_scores_that_cannot_hide_a_key_are_known(score: str, itself: bool, anywhere: bool) -> None:
-    """Of the key at a query's own position, and of any key."""
+    """For the key at a query's own position, and for any key."""
     read = "".join(f"\n  {name}: {axes}" for name, axes in INPUTS.items() if name in score)
     text = f'name: mine\nmask: [causal]\nscore: [{{expr: "{score}"}}]\n' + (f"inputs:{read}\n" if read else "")
     found = spec.loads(text, Path(), shown="mine.yaml")

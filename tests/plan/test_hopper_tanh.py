@@ -1,4 +1,4 @@
-"""tanh of a tile of scores in kernels for Hopper GPUs: its assembly, worked out by instructions in float32."""
+"""tanh of a tile of scores in kernels for Hopper GPUs: its assembly, run instruction by instruction in float32."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def functions() -> dict[str, Any]:
     return found
 
 
-# approximations of the hardware are off by as much as its manual says
+# the hardware's approximations, with the largest error that its manual allows
 OFF: dict[str, Callable[[Any], Any]] = {
     "ex2": lambda x: 2.0 ** x.astype(float) * (1 + 2.0**-22),
     "rcp": lambda x: np.divide(1 - 2.0**-23, x.astype(float)),
@@ -43,7 +43,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def worked_out(lines: list[str], inputs: dict[str, Any]) -> dict[str, Any]:
-    """All registers behind some assembly, each an array over the threads of a warp."""
+    """The registers after running some assembly, each an array over the threads of a warp."""
     registers = dict(inputs)
     threads = next(iter(inputs.values())).shape
 
@@ -78,7 +78,7 @@ def worked_out(lines: list[str], inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def tanh_by(function: str, x: Any, factor: float = 1.0) -> Any:
-    """tanh of x * factor as one of the functions writes it."""
+    """tanh of x * factor by the assembly that one of the functions writes."""
     known = functions()
     lines = [f"mov.f32 factor, {factor};", *known["numbers"](), *known[function]("x", "y")]
     return worked_out(lines, {"x": x})["y"]
@@ -90,7 +90,7 @@ def scores(most: float) -> Any:
 
 
 def off(found: Any, x: Any) -> float:
-    """The largest error, in units of the last place of what is right."""
+    """The largest error, in units in the last place of the exact value."""
     right = np.tanh(x.astype(float))
     return float(np.max(np.abs(found - right) / np.maximum(np.spacing(np.abs(right).astype(float32)), 1e-45)))
 
@@ -115,7 +115,7 @@ def test_a_factor_whose_powers_vanish_loses_no_more_than_the_exponential_does(fa
 
 
 def lines_of(count: int, at_once: int = 64) -> list[str]:
-    """The assembly for so many scores, of which the last operands give the factor, here 1."""
+    """The assembly for `count` scores, whose last operand is the factor, here 1."""
     lines: list[str] = functions()["tanh_of_scores"](count, at_once).replace(f"${2 * count}", "1.0").split("\n")
     return lines
 
@@ -133,7 +133,7 @@ def test_a_score_has_the_same_bits_beside_any_others(count: int, at_once: int) -
     beside = x.copy()
     beside[-1, 5] = 3.0
     found = worked_out(lines_of(count, at_once), {f"${count + i}": beside[i] for i in range(count)})
-    assert found["outer"].size and "outer" not in alone  # both ways were taken
+    assert found["outer"].size and "outer" not in alone  # both branches were taken
     for i in range(count):
         same = found[f"${i}"] == alone[f"${i}"]
         assert same.all() if i < count - 1 else same.sum() == 31 and abs(found[f"${i}"][5] - np.tanh(3.0)) < 8 * ULP

@@ -1,4 +1,4 @@
-"""Masks that plainly hide all keys behind a query: kernels need no bound of keys beside them."""
+"""Masks that evidently hide all keys after a query: kernels need no further bound on keys."""
 
 from __future__ import annotations
 

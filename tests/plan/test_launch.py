@@ -1,4 +1,4 @@
-"""What launches hand to kernels: one with shapes that were there before hands on what a first one does."""
+"""Arguments that launches pass to kernels: with shapes seen before they are those of a first launch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCRIPT = Path(__file__).parents[1] / "launches.py"
 VARIANTS = sorted(resources.variants())
 
 
-# the folder of a cache, which comes first, is not the script's
+# the first argument is the folder of a cache, which is not for the script
 COMPARISON = f"""
 import runpy
 import sys
@@ -39,7 +39,7 @@ runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
 
 
 def compared(compiler: Compiler, folder: Path, *names: str) -> list[str]:
-    """The variants of a folder whose launches are compared; fails where they differ."""
+    """The variants in a folder whose launches were compared; fails if launches differ."""
     with tempfile.TemporaryDirectory() as cache:
         return compiler.run(COMPARISON, Path(cache), str(folder), *names)
 
@@ -136,7 +136,7 @@ def test_comparison_of_latent_heads_finds(
 
 @pytest.fixture
 def runtime() -> ModuleType:
-    """The machinery of launching, the same in every package."""
+    """The module that launches kernels, the same in every package."""
     bench.module("launched_causal", GENERATED / "causal" / "__init__.py")
     return importlib.import_module("launched_causal.runtime")
 
@@ -149,16 +149,16 @@ def runtime() -> ModuleType:
         (24, 224, 5, (6, 5, 4)),  # seven would fit, but do not divide them
         (32, 1, 5, (1, 5, 32)),
         (31, 512, 5, (1, 5, 31)),
-        (65537, 1, 5, (65537, 5, 1)),  # a grid's last axis takes no more than 65535
+        (65537, 1, 5, (65537, 5, 1)),  # the last axis of a grid takes no more than 65535
         (32, 256, 65535, (8, 65535, 4)),
-        (32, 256, 65536, (65536, 8, 4)),  # nor does the second
+        (32, 256, 65536, (65536, 8, 4)),  # nor does the second one
     ],
 )
 def test_heads_come_in_groups_that_the_cache_has_room_for(
     heads: int, kib: int, tiles: int, grid: tuple[int, ...], runtime: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "cache_share", lambda device: kib * 1024)
-    keys = torch.empty(1, device="meta").expand(1, 64, heads, 64)  # 16 KiB each, and their values
+    keys = torch.empty(1, device="meta").expand(1, 64, heads, 64)  # 16 KiB for each head, and as much for its values
     for rows in (tiles * 16, tiles * 16 - 15):
         assert runtime.grid(heads, rows, 16, keys, keys) == grid
         assert grid[runtime.tile_axis(rows, 16)] == tiles
@@ -171,7 +171,7 @@ def test_heads_come_in_groups_that_the_cache_has_room_for(
         (torch.zeros(2, 3, 12)[..., :8], True),
         (torch.zeros(2, 1, 8).expand(2, 3, 8), True),
         (torch.zeros(1, 1, 7), True),
-        (torch.zeros(2, 4, 1), False),  # one for all
+        (torch.zeros(2, 4, 1), False),  # one value for all
         (torch.zeros(2, 3, 8, dtype=torch.bfloat16), True),
         (torch.zeros(2, 3, 7), False),
         (torch.zeros(2, 3, 12, dtype=torch.bfloat16), False),
@@ -205,16 +205,16 @@ def test_an_lse_is_described_where_each_heads_begins_at_16_bytes(
 @pytest.mark.parametrize(
     ("balance", "tiles", "columns", "found"),
     [
-        ({"balance": "tiles"}, 64, 128, (10, 768, 1, 1)),  # tiles of a head one after the other
+        ({"balance": "tiles"}, 64, 128, (10, 768, 1, 1)),  # the tiles of a head one after another
         ({"balance": "pairs"}, 64, 128, (10, 384, 4, 2)),
         ({"balance": "pairs"}, 66, 128, (792, 792, 4, 1)),
         ({"balance": "pairs"}, 32, 256, (384, 384, 4, 1)),
         ({"balance": "pairs"}, 31, 256, (10, 192, 4, 2)),
         ({}, 32, 128, (384, 384, 4, 1)),
         ({}, 31, 128, (10, 192, 4, 2)),
-        ({"balance": "pairs"}, 1, 128, (12, 12, 4, 1)),  # ten programs would go through twelve pairs by twos
+        ({"balance": "pairs"}, 1, 128, (12, 12, 4, 1)),  # ten programs would take twelve pairs two at a time
         ({"balance": "tiles"}, 1, 128, (10, 12, 1, 1)),
-        ({"reach": 1023}, 32, 128, (10, 384, 1, 1)),  # in a narrow window tiles have as much to do
+        ({"reach": 1023}, 32, 128, (10, 384, 1, 1)),  # in a narrow window all tiles have the same amount of work
         ({"reach": 1023}, 31, 128, (10, 192, 4, 2)),
         ({"reach": 2049}, 128, 128, (1536, 1536, 4, 1)),
         ({"reach": 1023}, 32, 256, (384, 384, 4, 1)),
@@ -252,9 +252,9 @@ def test_programs_take_items_in_turns_that_have_as_much_to_do(
         ({"balance": "slots"}, 8, 128, 12, 96),  # few slots: all heads at once
         ({"balance": "slots"}, 16, 128, 4, 192),
         ({}, 9, 64, 4, 108),
-        ({}, 10, 64, 0, 10),  # many: programs take what comes next
+        ({}, 10, 64, 0, 10),  # many tiles: programs take the next one in turn
         ({"turns_to": 512}, 10, 64, 0, 10),
-        ({"turns_to": 511}, 10, 64, 4, 120),  # long ones, by kernels that are slower with two stages
+        ({"turns_to": 511}, 10, 64, 4, 120),  # long sequences, with kernels that are slower with two stages
         ({"turns_to": 511, "sequences": 2}, 10, 64, 0, 10),
     ],
 )
@@ -290,9 +290,9 @@ def test_each_tile_of_keys_has_its_place_and_late_keys_end_a_run(
 @pytest.mark.parametrize(
     ("text", "most"),
     [
-        ("mask: [causal]", None),  # with two stages of keys wherever there are many tiles
+        ("mask: [causal]", None),  # with two stages of keys whenever there are many tiles
         ("mask: [causal]\nscore: [log_decay]", 1536),
-        # whose parameters leave no room for a second one
+        # its parameters leave no room for a second stage
         ("layout: packed\nmask: [causal, sliding_window: {size: runtime}]\nscore: [log_decay, expr: score + x]\n"
          "inputs: {x: {axes: [batch, head, query], grad: true}}", 0),
     ],
@@ -307,9 +307,9 @@ def test_kernels_with_sums_take_tiles_in_turns_where_walks_are_short(text: str, 
 @pytest.mark.parametrize(
     ("rows", "sequences", "heads", "share", "found"),
     [
-        (1000, 3, 4, 2**20, (10, 40, 10, 4)),  # seven whole tiles, and one more of each sequence
+        (1000, 3, 4, 2**20, (10, 40, 10, 4)),  # seven whole tiles, and one more for each sequence
         (1024, 1, 4, 2**20, (10, 36, 9, 4)),
-        # one head's keys and values stay in the cache, so those of three heads in a sequence
+        # one head's keys and values fit in the cache, and therefore those of three heads in one sequence
         (1000, 3, 4, 1000 * 2 * 64 * 2, (10, 40, 10, 2)),
         (1000, 3, 4, 1000 * 2 * 64 * 2 * 2, (10, 40, 10, 4)),
         (127, 1, 6, 0, (6, 6, 1, 1)),  # fewer than multiprocessors
@@ -334,7 +334,7 @@ def test_packed_sequences_have_slots_for_their_tiles(
 
 
 def on_hopper(runtime: ModuleType, error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What is remembered of a first launch on a Hopper GPU that fails or does not."""
+    """What is remembered of a first launch on a Hopper GPU, which fails if an error is given."""
 
     def launch(*_: Any) -> None:
         if error:
@@ -352,7 +352,7 @@ def on_hopper(runtime: ModuleType, error: Exception | None, monkeypatch: pytest.
 
 @pytest.fixture
 def tries(runtime: ModuleType, monkeypatch: pytest.MonkeyPatch) -> set[Any]:
-    """The tiles that are not tried again."""
+    """The tiles that will not be tried again."""
     tried: set[Any] = set()
     monkeypatch.setattr(runtime, "failed", tried)
     return tried
@@ -427,7 +427,7 @@ def test_fewer_stages_take_the_place_of_those_without_room(most: int, wanted: li
 def test_a_call_has_the_first_tile_with_room_whatever_came_before(
     runtime: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What calls read beside q, k and v takes shared memory too, and so do products of float32 by tf32."""
+    """Inputs that a call reads besides q, k and v take shared memory too, and so do float32 products by tf32."""
     table: dict[str, dict[int, Any]] = {"forward": {64: ((64, 64, 4, 1), (32, 32, 4, 1), (16, 16, 4, 1))}}
     tables = SimpleNamespace(__package__="launched_causal", TILES_FP32=table)
     monkeypatch.setattr(runtime, "INTERPRETED", False)
@@ -445,7 +445,7 @@ def test_a_call_has_the_first_tile_with_room_whatever_came_before(
         return cache.tiles["forward"][0]
 
     assert [tile(most) for most in (16, 64, 32)] == [16, 64, 32]
-    # the next call with such tensors has the same at once
+    # the next call with such tensors gets the same tile at once
     assert tried == [64, 32, 16, 16, 64, 64, 64, 32, 32]
 
 
@@ -457,7 +457,7 @@ def test_a_gpu_without_memory_says_nothing_of_kernels(runtime: ModuleType, monke
 def test_an_earlier_kernel_that_failed_says_nothing_of_kernels(
     runtime: ModuleType, tries: set[Any], monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """It shows at the next call that asks the driver for anything, as at the launch of another kernel."""
+    """Its error appears at the next call into the driver, such as the launch of another kernel."""
 
     def wait() -> None:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
@@ -468,7 +468,7 @@ def test_an_earlier_kernel_that_failed_says_nothing_of_kernels(
     with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
         on_hopper(runtime, RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), monkeypatch)
     assert not tries and not recwarn.list
-    # amid a capture nothing may wait: what does not compile gives way all the same
+    # during a capture nothing may wait: a kernel that does not compile gives way all the same
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.warns(UserWarning, match="no room"):
         assert on_hopper(runtime, RuntimeError("no room"), monkeypatch) == {"forward": ()}
@@ -484,7 +484,7 @@ def test_a_full_disk_says_nothing_of_kernels(
 
 
 class Compiled:
-    """A kernel as Triton has compiled it, whose launcher in C notes what it gets."""
+    """A kernel as compiled by Triton, whose launcher in C records its arguments."""
 
     packed_metadata, name, metadata = (4, 1, 0), "kernel", None
 
@@ -504,7 +504,7 @@ class Compiled:
 
 
 class Launcher:
-    """What stands before the launcher in C: `together` as from triton 3.7 on."""
+    """The layer before the launcher in C; `together` as from triton 3.7 on."""
 
     def __init__(self, launch: Callable[..., None], together: bool, **scratch: int) -> None:
         self.launch, self.together = launch, together
@@ -520,7 +520,7 @@ class Launcher:
 
 
 def started(runtime: ModuleType, compiled: Compiled, *given: Any, stream: int | None = None) -> list[tuple[Any, ...]]:
-    """What reaches the launcher in C by our way and by Triton's, without what tells hooks of a launch."""
+    """What reaches the launcher in C by our path and by Triton's, without the data for launch hooks."""
     compiled.notes.clear()
     for start in (runtime.starter(compiled, (3, 2, 1)), compiled[3, 2, 1]):
         start(*given, stream=stream)
@@ -568,7 +568,7 @@ def test_hooks_of_triton_are_told_of_launches(
 def test_triton_still_has_the_launcher_that_is_looked_for(runtime: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     from triton.backends.nvidia.driver import CudaLauncher
 
-    monkeypatch.setattr(driver, "_active", SimpleNamespace())  # triton looks for it first of all, from 3.8 on
+    monkeypatch.setattr(driver, "_active", SimpleNamespace())  # from 3.8 on, triton looks for it before anything else
     compiled, run = Compiled(True), object.__new__(CudaLauncher)
     names = "launch_cooperative_grid", "launch_pdl", "gsan_enabled", "arg_annotations", "kernel_signature"
     names += "num_ctas", "global_scratch_align", "profile_scratch_align"

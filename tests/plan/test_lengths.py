@@ -61,7 +61,7 @@ def make(module: ModuleType, queries: int, keys: int, batch: int = 2) -> Call:
 
 
 def alone(call: Call, entry: int, queries: slice, keys: slice) -> Call:
-    """Some rows of one batch entry by themselves."""
+    """Some rows of a single batch entry."""
     rows = {"q": queries, "k": keys, "v": keys, "log_decay": keys, "positions": keys}
     return {name: x[entry : entry + 1, rows[name]] if name in rows else x for name, x in call.items()}
 
@@ -93,7 +93,7 @@ def test_chunks_give_what_the_whole_gives(
     monkeypatch.setattr("numpy.matmul", module.checks.row_by_row)
     call = make(module, 70, 70)
     whole = module.checks.attention(**call)
-    # sums of decays are measured from the first token of a tile, which may be another one in a chunk
+    # sums of decays start at the first token of a tile, which may be another one in a chunk
     close = {"rtol": 1e-5, "atol": 1e-5} if name == "decay" else {"rtol": 0, "atol": 0}
     for first, end in ((0, 33), (33, 64), (64, 70)):
         chunk = module.checks.attention(**call | {"q": call["q"][:, first:end], "q_start": first})
@@ -141,7 +141,7 @@ def test_a_static_cache_ends_where_it_is_told(causal: ModuleType) -> None:
         call[name][:, 44:] = torch.nan
     filled = numbers(44, 44)
     assert torch.equal(attention(**call, k_lens=filled), expected)
-    filled -= 1  # the same tensor with other numbers, as in a graph that runs again
+    filled -= 1  # the same tensor with other numbers, as when a graph runs again
     assert not torch.equal(attention(**call, k_lens=filled), expected)
 
 
@@ -190,7 +190,7 @@ def test_tiles_of_padding_are_not_visited(suites: dict[str, ModuleType], monkeyp
 
 
 class Reads(TorchDispatchMode):
-    """Fails where the host waits for a tensor's values."""
+    """Fails if the host waits for a tensor's values."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         assert func not in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 GENERATED = Path(__file__).parents[2] / "generated"
 
-# fault: variant, what stands there, what is put in its place; which tests notice, where many come before
+# fault: variant, code to replace, its replacement; the tests that notice, if many others run before them
 FAULTS: dict[str, tuple[str, ...]] = {
     "causal mask leaves out the diagonal": (
         "causal",
@@ -188,7 +188,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_suite_fails_on(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variant, right, wrong, *tests = FAULTS[fault]
-    # the names of packages that a process has imported are taken
+    # the names of packages that the process has imported are taken
     package = tmp_path / f"{variant}_{list(FAULTS).index(fault)}"
     shutil.copytree(GENERATED / variant, package, ignore=shutil.ignore_patterns("__pycache__"))
     found = 0
@@ -199,7 +199,7 @@ def test_the_suite_fails_on(fault: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert found, "the fault has no place in the package: bring this test up to date"
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     (failure,) = failures(package / f"test_{variant}.py", *(("-k", tests[0]) if tests else ()))
-    # for the fault's own reason: an error, not a file that no longer runs
+    # because of the fault: an error in results, not a file that no longer runs
     assert "AssertionError" in failure.longreprtext, failure.longreprtext[-2000:]
 
 
@@ -207,16 +207,16 @@ Ends = tuple[linear_forms.Linear, linear_forms.Linear]
 
 
 def of_remainders(ends: Ends, node: Node) -> Ends:
-    """The largest value of a remainder one too small."""
+    """Makes the largest value of a remainder one too small."""
     return (ends[0], ends[1] + -1) if node.op == "%" else ends
 
 
 def of_quotients(ends: Ends, node: Node) -> Ends:
-    """The far end of a quotient taken from the near one."""
+    """Takes the near end of a quotient as its far end."""
     return (ends[0], ends[0]) if node.op == "//" else ends
 
 
-# fault of the generator: a mask that hangs on it, the module, what is replaced there, and by what
+# fault of the generator: a mask that depends on it, the module or class, the name replaced there, its replacement
 BOUNDS = {
     "a remainder's largest value one too small": ("k <= q % 8", linear_forms.Tile, "_ends", of_remainders),
     "a quotient's far end taken from its near one": ("k <= q // 8", linear_forms.Tile, "_ends", of_quotients),

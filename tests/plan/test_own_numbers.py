@@ -1,4 +1,4 @@
-"""Suites reach the numbers of their own spec: kernels with one number changed do not pass."""
+"""Suites test the numbers of their own spec: kernels with one number changed do not pass."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from attnforge.source import resources
 pytestmark = pytest.mark.slow
 
 SPECS, GENERATED = (Path(__file__).parents[2] / name for name in ("specs", "generated"))
-# names and words about the spec are no numbers of its formula, nor are the sizes of tables: arguments are held to these
+# names and words about the spec are not numbers of its formula, nor are sizes of tables, which arguments must have
 WORDS = re.compile(r"^ *(name|description|citation|group|\w+: \{axes):|#.*$")
 NUMBER = re.compile(r"(?<![\w.])\d+(\.\d+)?(?![\w.])")
-# a table's last entry stands for all beyond it
+# a table's last entry serves all distances beyond it
 IDLE = {("shaw", "32 -> 33")}
 
 
 def changes(path: Path) -> Iterator[tuple[str, str]]:
-    """What stands around each number of a file, and the file with that number changed."""
+    """The text around each number of a file, and the file with that number changed."""
     text = path.read_text(encoding="utf-8")
     for i, line in enumerate(lines := text.splitlines()):
         for found in () if WORDS.match(line) else NUMBER.finditer(line):
@@ -58,7 +58,7 @@ def test_no_other_number_passes(
     shutil.copytree(SPECS / "terms", path.parent / "terms")
     path.write_text(text, encoding="utf-8")
     changed = unformatted.file(spec.load(path, terms=resources.terms_for(path)), "kernels.py")
-    # the names of packages that a process has imported are taken
+    # the names of packages that the process has imported are taken
     package = tmp_path / f"{name}_{abs(hash(place))}"
     package.mkdir()
     for file, content in (shipped(name) | {"kernels.py": changed}).items():
@@ -71,7 +71,7 @@ def test_no_other_number_passes(
 
 
 def check(suite: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The values of a suite's cases, first of those that are there for the numbers."""
+    """Checks the values of a suite's cases, beginning with those that exist for the numbers of the spec."""
     for case in getattr(suite, "FAR", ()):
         suite.test_values_where_the_numbers_of_the_spec_decide(case, monkeypatch)
     for case in (suite.SMALL, *suite.CASES):

@@ -1,4 +1,4 @@
-"""Distances of positions in kernels: floats that steps make once, along the side which runs down their tiles."""
+"""Distances of positions in kernels: floats that steps compute once, along the side that runs down their tiles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_scores_tell_distances_by_them():
     made = planned("alibi")
     (score,) = made.by_query.score
     assert score.value == "score - in_slopes * tl.abs(q_at - k_at)"
-    # a distance is finite, so that no slope made of it is guarded
+    # a distance is finite, so slopes computed from it are not guarded
     assert not made.by_query.guarded
 
 

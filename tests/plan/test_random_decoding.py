@@ -1,4 +1,4 @@
-"""Random specs: what new tokens over random caches get, against the reference of the same package.
+"""Random specs: results for new tokens over random caches, against the reference of the same package.
 
 ATTNFORGE_RANDOM=N sets how many: half as many as test_random_specs.py takes.
 """
@@ -29,32 +29,32 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(GPU, reason="sizes of the int
 
 COUNT = int(os.environ.get("ATTNFORGE_RANDOM", "10")) // 2
 OPTIONS = {keyword: values for _, _, options in MASKS for keyword, values in options.values()}
-# an input of the other one is called as a keyword of decoding is
+# an input of the excluded spec has the name of a keyword of decoding
 FOUND = [path for path in (Path(__file__).parents[1] / "found_specs").glob("*.yaml") if path.stem != "crowded_names"]
 
 
 def cut(x: torch.Tensor, axis: int, counts: Sequence[int], batch: int | None) -> tuple[list[torch.Tensor], int]:
-    """The first rows of each sequence, without the axis of these, and the axis of rows there."""
+    """The first rows of each sequence, without the batch axis, and the axis of these rows."""
     each = [x] * len(counts) if batch is None else x.unbind(batch)
     axis -= batch is not None and batch < axis
     return [y.narrow(axis, 0, n) for y, n in zip(each, counts, strict=True)], axis
 
 
 def axes(given: Input) -> tuple[int | None, list[int]]:
-    """The axis of sequences, if there is one, and those that run over tokens."""
+    """The batch axis, if there is one, and the axes that run over tokens."""
     batch = given.kinds.index("batch") if "batch" in given.kinds else None
     return batch, [i for i, kind in enumerate(given.kinds) if kind in ROW_AXES]
 
 
 class Calls:
-    """Calls of decoding and of the reference that should give the same."""
+    """Calls of decoding and of the reference that should give the same results."""
 
     def __init__(self, seed: str, loaded: Spec, module: ModuleType) -> None:
         self.draw, self.spec, self.module = Draw(seed), loaded, module
         pick = self.draw.pick
         width = pick((8, 16, 20)) if not loaded.rope else max(16, loaded.rope.dims or 16)
         kv_heads, count = pick((1, 2, 3)), pick((1, 2, 3))
-        self.cuts = self.draw.chance(0.5)  # of new tokens, any number in each sequence
+        self.cuts = self.draw.chance(0.5)  # new tokens are packed, any number in each sequence
         new = [pick((0, 1, 1, 2, 5)) for _ in range(count)] if self.cuts else [pick((1, 1, 3, 9))] * count
         new[0] = max(new[0], 1)
         lengths = [n + pick((0, 1, 5, 31, 64, 90)) for n in new]
@@ -71,14 +71,14 @@ class Calls:
         self._fill()
 
     def _size(self, axis: Axis) -> int:
-        """How many entries an axis has that has one for each place of the cache."""
+        """The size of an axis, for an input with a value for each place of the cache."""
         s, query = self.s, self.most["query"]
         counts = {"batch": len(s.new), "head": s.heads, "kv_head": s.kv_heads, "query": query, "size": int(axis.size)}
         count = counts.get(axis.kind, self.cache.room)
         return int(axis.per) if axis.rest else -(-count // int(axis.per))
 
     def _value(self, given: Input) -> Any:
-        """Random values within what is promised of them, of a tensor one for each place of the cache."""
+        """Random values within the limits of an input; a tensor has one for each place of the cache."""
         if not given.axes and given.dtype == "bool":
             return self.draw.chance(0.5)
         shape = [self._size(axis) for axis in given.axes]
@@ -94,7 +94,7 @@ class Calls:
         return value if given.axes else value.item()
 
     def _fill(self) -> None:
-        """Draws the keywords of both."""
+        """Draws the keywords of both calls."""
         names = inspect.signature(self.module.decode.attend_with_cache).parameters
         both = {name: self.draw.pick(values) for name, values in OPTIONS.items() if name in names}
         if self.spec.sink:
@@ -116,7 +116,7 @@ class Calls:
             self.wanted[name] = self._whole(given, value)
 
     def _decoded(self, given: Input, value: Any) -> Any:
-        """An input as decoding takes it."""
+        """An input in the form that decoding takes."""
         batch, rows = axes(given)
         if PAGED.holds(given):
             (token,) = rows
@@ -128,7 +128,7 @@ class Calls:
         return value
 
     def _whole(self, given: Input, value: Any) -> Any:
-        """The same as the reference takes it: no longer than the longest sequence, or all sequences' one by one."""
+        """An input as the reference takes it: cut to the longest sequence, or with all sequences' rows packed."""
         batch, rows = axes(given)
         if not self.spec.packed:
             for i in rows:
@@ -158,7 +158,7 @@ class Calls:
         return [[o[:n], x[:, :n], y[:, :count]] for o, x, y, n, count in rows]
 
     def found(self, **more: Any) -> list[list[torch.Tensor]]:
-        """The same of decoding."""
+        """The same results from decoding."""
         s, new = self.s, list(self.s.new)
         given = {**self.given, **self.cache.pages(), **more, "return_lse": True}
         q = torch.cat(s.q) if self.cuts else torch.stack(s.q)
@@ -169,21 +169,21 @@ class Calls:
         return [[o, x, *(y[:, :count] for y in z)] for (o, x, *z), count in zip(rows, s.lengths, strict=True)]
 
     def turned(self, b: int) -> Values:
-        """The keywords by which a sequence's keys are rotated."""
+        """The keywords that rotate a sequence's keys."""
         if not self.spec.rope:
             return {}
         return {name: self.given[name] for name in ("cos", "sin")} | {"positions": torch.arange(self.s.lengths[b])}
 
 
 def ways(draw: Draw) -> Iterator[Values]:
-    """Keywords that change which sums are made in which order."""
+    """Keywords that change which sums are computed, and in which order."""
     yield {"return_key_sums": True}
     yield {"split_size": draw.pick((128, 1024))}
     yield {"bitwise": "training"}
 
 
 def hold(text: str, name: str, folder: Path, count: int) -> None:
-    """Holds so many calls of a spec's decoding, each in some ways, against its reference."""
+    """Compares `count` calls of a spec's decoding, each in several ways, with its reference."""
     lines = [line for line in text.splitlines() if not line.startswith(("name:", "dropout:", "exports:"))]
     module = package(folder, name, "\n".join(lines), "decode, statistics")
     path = folder / f"{name}.yaml"

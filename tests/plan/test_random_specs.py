@@ -1,4 +1,4 @@
-"""Random specs: kernels against the generated reference, and that against Python's own arithmetic.
+"""Random specs: kernels against the generated reference, and the reference against Python's own arithmetic.
 
 ATTNFORGE_RANDOM=N sets how many; ATTNFORGE_RANDOM_PACKAGES=FOLDER takes packages that `random_specs.py` has rendered.
 """
@@ -29,17 +29,17 @@ FOUND = sorted(int(path.stem.removeprefix("random_")) for path in Path(READY).gl
 
 
 def cases(given: RandomSpec, module: ModuleType) -> list[Any]:
-    """One case of many tiles and one of few rows, around the size of tiles, out of what the package can do."""
+    """One case with many tiles and one with few rows, of lengths around tile sizes, from what the package supports."""
     draw = Draw(f"cases of {given.name}")
     lens: list[tuple[tuple[int, ...], tuple[int, ...]]]
     over = any(q > k for case in module.CASES for q, k in zip(case.q_lens, case.k_lens, strict=True))
-    # gradients of one or two numbers, each a sum over the batch, err by chance and tell nothing of each other
+    # gradients of one or two numbers, each a sum over the batch, err by chance and say nothing about each other
     lonely = not any(x.grad and (module.PACKED or (x.rows and "batch" not in x.kinds)) for x in given.inputs)
     sizes, dtypes = [(16, 16), (24, 40), (40, 24)], [torch.float32]
     if GPU:
         sizes, dtypes = [*sizes, (64, 64), (128, 128)], [*dtypes, torch.bfloat16, torch.float16]
     size, dtype = draw.pick(sizes), draw.pick(dtypes)
-    # and the yardstick adds up the long products of single rows in a tree, which errs less
+    # and the yardstick sums the long products of single rows in a tree, with smaller errors
     lonely = lonely and not (dtype == torch.float32 and size[0] > 40)
     if module.PACKED:
         lens = [((0, 33, 0, 1, 17, 0),) * 2, ((5, 0, 33, 8), (40, 7, 33, 70)), ((32, 0, 64, 31),) * 2]
@@ -55,7 +55,7 @@ def cases(given: RandomSpec, module: ModuleType) -> list[Any]:
     heads = [(4, 2), (2, 2), (3, 1)] if grouped else [(3, 3), (2, 2), (2, 2)]
     if GPU:
         lens += [((300, 129, 0, 511), (300, 200, 40, 513))] if module.PACKED else [((513,) * 2, (700,) * 2)]
-    # one kind of kernel for both cases: compiling takes most of the time
+    # the same kind of kernel for both cases: most of the time goes into compiling
     kind = *draw.pick(heads), *size, dtype
     return [module.checks.Case(*draw.pick(pairs), *kind) for pairs in (lens, few)]
 
@@ -82,7 +82,7 @@ def test_kernels_follow_the_reference(seed: int, tmp_path: Path) -> None:
 
 
 def places(case: Any, packed: bool) -> Iterator[list[Place]]:
-    """The places of each row of a call, one list for each sequence, head and query."""
+    """The places in each row of a call: one list for each sequence, head and query."""
     for b, (q_len, k_len) in enumerate(zip(case.q_lens, case.k_lens, strict=True)):
         starts = (sum(case.q_lens[:b]), sum(case.k_lens[:b])) if packed else None
         for h, row in itertools.product(range(case.Hq), range(q_len)):
@@ -91,13 +91,13 @@ def places(case: Any, packed: bool) -> Iterator[list[Place]]:
 
 
 def check_reference(given: RandomSpec, module: ModuleType) -> None:
-    """Holds the reference's LSE against the terms as Python itself computes them, place by place."""
+    """Compares the reference's LSE with the terms as Python itself computes them, place by place."""
     lens, packed = ((0, 3, 1), (2, 5, 4)) if module.PACKED else ((3, 3), (5, 5)), module.PACKED
     heads = (4, 2) if module.SMALL.Hq != module.SMALL.Hkv else (2, 2)
     case = module.checks.Case(*lens, *heads, 16, 16, torch.float32)
     inputs = module.checks.widened(module.make_inputs(case))
     if "cos" in inputs:
-        inputs["q"] *= 0  # rotations are not what is looked at here
+        inputs["q"] *= 0  # this does not test rotations
     _, lse = module.checks.reference(**inputs, return_lse=True)
     masks, scores = ([compile(text, given.name, "eval") for text in texts] for texts in (given.masks, given.scores))
     for row in places(case, packed):

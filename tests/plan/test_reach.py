@@ -1,4 +1,4 @@
-"""Which kernels a call takes hangs on how far its queries see, where a mask hides early keys."""
+"""Which kernels a call takes depends on how far its queries see, if a mask hides early keys."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_calls_tell_how_far_they_see_where_they_give_the_window(tmp_path: Path) 
     assert found.far == "max(0, in_window - 1)"
     assert found.tables.reach["forward"] == {64: 2000, 128: 100}
     assert {*found.tables.reach["forward"]} <= {*found.tables.faster["forward"]}
-    # no kernels for Hopper GPUs hang on it
+    # no kernels for Hopper GPUs depend on it
     dropped = planned(tmp_path, "mask: [causal, sliding_window: {size: runtime}]\ndropout: true")
     assert dropped.far == ""
 
@@ -80,7 +80,7 @@ def test_a_call_with_a_window_takes_the_faster_kernels(
 
     monkeypatch.setattr(runtime, "launch_tuned", launched)
     q = torch.zeros(1, 2048, 1, 128, dtype=torch.float16)
-    for _ in range(2):  # what is remembered of a call
+    for _ in range(2):  # the second call uses what is remembered of the first
         WINDOW.attention(q, q, q, window=window)
     WINDOW.attention(q, q, q, window=70)
     assert taken == ["kernels" if hopper else "portable"] * 2 + ["portable"]

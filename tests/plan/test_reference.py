@@ -1,4 +1,4 @@
-"""The printed references against formulas written out by hand, SDPA, FlexAttention and a worked example."""
+"""Printed references against formulas written by hand, SDPA, FlexAttention and a worked example."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def load(document: str, folder: Path, name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def reference(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
-    """`reference` of the variant that the test's first parameter names."""
+    """The `reference` function of the variant in the test's parameter."""
     name = request.node.callspec.params["variant"]
     found: Callable[..., Any] = load(VARIANTS[name], tmp_path, name)["reference"]
     return found
 
 
 def keywords(document: str, q: torch.Tensor, k: torch.Tensor) -> dict[str, Any]:
-    """Random tensors for the keywords of the named terms in a variant."""
+    """Random tensors for the keywords of a variant's terms."""
     (B, Tq, Hq, D), Tk = q.shape, k.shape[1]
     loaded = yaml.safe_load(document) or {}
     dims = (loaded.get("rope") or {}).get("dims", D)
@@ -128,7 +128,7 @@ def test_reference_is_the_formula(variant: str, sizes: tuple[int, int], referenc
 
 
 def test_what_a_term_does_not_choose_reaches_no_gradient(tmp_path: Path) -> None:
-    # the logarithm of what is not positive has no derivative, or an infinite one
+    # the logarithm of a number that is not positive has no derivative, or an infinite one
     term = "score: [expr: 'score + a * log(q - k) if q > k else score']\ninputs: {a: {axes: [head], grad: true}}"
     reference = load(term, tmp_path, "chosen")["reference"]
     q, k, v = operands(12, 12)
@@ -217,7 +217,7 @@ def test_queries_before_the_first_key_of_a_sequence_turn_as_position_0(tmp_path:
     cuts = {name: cut.int() for name, cut in cuts.items()} | {"max_seqlen_q": 7, "max_seqlen_k": 3}
     given = torch.tensor([4, 0, 8, 1, 2, 3])
     out = reference(q, k, v, **cuts, **x, positions=given)
-    # keys at the positions of those that are turned once and for all
+    # q and k rotated beforehand: each query has the position of its key
     rows = torch.tensor([0, 0, 0, 0, 4, 0, 8, 0, 0, 0, 0, 1, 2, 3])
     turn = load("", tmp_path, "turned")["reference"]
     pairs = [(y, place) for y, place in ((q, rows), (k, given))]
@@ -314,7 +314,7 @@ def test_gradients_of_what_no_result_hangs_on_are_0(case: str, tmp_path: Path) -
     for x in results:
         found = torch.autograd.grad(x.sum(), wanted, retain_graph=True)
         assert [y.shape for y in found] == [y.shape for y in wanted]
-        # values are weighed where there are any
+        # v may have a gradient: its values are weighed, if there are any
         assert not any(y.any() for y in found[:2])
 
 
@@ -389,7 +389,7 @@ def test_rows_without_keys_are_zero(variant: str, reference: Callable[..., Any])
         "score + 1 / (q - k + 1)",
         "score + w * exp(100.0 * (k - q))",
         "score * sqrt(q - k)",
-        'score + log(q - k + 1)"\n  - expr: "tanh(score)',  # of a score that is finite, it would be
+        'score + log(q - k + 1)"\n  - expr: "tanh(score)',  # with a finite score, tanh would be finite
     ],
 )
 def test_what_a_mask_hides_poisons_no_gradient(text: str, tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ def test_what_a_mask_hides_poisons_no_gradient(text: str, tmp_path: Path) -> Non
     if "w *" not in text:
         document = document.split("\ninputs")[0]
     reference = load(document, tmp_path, "hidden")["reference"]
-    # at distance 1 of what is hidden the terms are NaN or infinite
+    # at the first hidden key, at distance 1, the terms are NaN or infinite
     q, k, v = (x.detach().float().requires_grad_() for x in operands(12, 12))
     x = {"w": torch.zeros(4, requires_grad=True)} if "w *" in text else {}
     out = reference(q, k, v, **x)

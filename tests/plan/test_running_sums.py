@@ -1,4 +1,4 @@
-"""Which large values of what is summed over tokens begin a document, and which do not."""
+"""Which large values of inputs that are summed over tokens begin a document, and which do not."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DECAY = "[{expr: 'score + (x[q] - x[k])'}]\ninputs: {x: {axes: [token], scan: cu
 RESETS = {
     "causal": ("mask: [causal]\nscore: [log_decay]", -4096.0),
     "in_chunks": ("mask: [chunked: {size: 64}]\nscore: [log_decay]", -4096.0),
-    # the keys behind it weigh more for the queries before it, not less
+    # the keys after it weigh more for the queries before it, not less
     "both_ways": ("score: [log_decay]", -math.inf),
     "behind_or_near": ("mask: [any: [causal, {expr: 'k < 8'}]]\nscore: [log_decay]", -math.inf),
-    # a query may see nothing but what lies across it
+    # a query may see only keys on the other side of it
     "without_itself": ("mask: [expr: 'k < q']\nscore: [log_decay]", -math.inf),
     "under_a_cap": ("mask: [causal]\nscore:\n  - log_decay\n  - softcap: {cap: 4.0}", -math.inf),
     "of_the_spec": (f"mask: [causal]\nscore: {DECAY}, max: 0}}}}", -4096.0),
-    # an earlier value or another term may make up for it
+    # an earlier value or another term may compensate for it
     "of_any_sign": (f"mask: [causal]\nscore: {DECAY}}}}}", -math.inf),
     "of_any_score": (f"mask: [causal]\nscore: [{{expr: 'score * 1e5'}}, {DECAY[1:]}, max: 0}}}}", -math.inf),
     "beside_a_bias": ("mask: [causal]\nscore: [log_decay, bias]", -math.inf),
@@ -61,7 +61,7 @@ def test_a_large_value_hides_nothing_from_queries_before_it(tmp_path: Path) -> N
 
 
 def test_sums_of_bfloat16_learn(tmp_path: Path) -> None:
-    """Also where kernels are interpreted, beside q, k and v in float32."""
+    """Also in the interpreter, beside q, k and v in float32."""
     write(RandomSpec("short", "name: short\nmask: [causal]\nscore: [log_decay]\n"), tmp_path)
     module = suite(tmp_path, "short")
     inputs = module.make_inputs(module.SMALL)
@@ -102,7 +102,7 @@ def test_documents_are_bounds_of_distances_where_registers_are_kept_apart(tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["dense", "packed"])
 def test_errors_of_rows_do_not_add_up_over_all_that_come_later(layout: str, tmp_path: Path) -> None:
-    """Without a gradient of the LSE a row's sum is 0 but for the rounding of out, which no running sum is to gather."""
+    """Without a gradient of the LSE, a row's sum is 0 up to rounding of out, which running sums must not add up."""
     text = "mask: [causal, {sliding_window: {size: 2}}]\nscore: [log_decay]\n"
     name = f"decaying_{layout}"
     write(RandomSpec(name, f"name: {name}\nlayout: {layout}\n{text}"), tmp_path)

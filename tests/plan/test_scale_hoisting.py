@@ -1,4 +1,4 @@
-"""Numbers that kernels apply elsewhere than score by score."""
+"""Constant factors of scores that kernels apply elsewhere than to each score."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_numbers_are_taken_off_where_the_whole_term_has_them(
     found = factored(scores)
     assert (found.inner, found.outer) == (inner, outer)
     assert math.isclose(found.both, both)
-    # with them in their other places the value is what it was
+    # applied in their other places, they leave the value as it was
     for given in (-7.0, 0.25, 30.0):
         plain, bare = given, given * inner[1] if inner[0] == "*" else given / inner[1]
         for term, rest in zip(scores, found.scores, strict=True):

@@ -1,4 +1,4 @@
-"""What is added in one module and one folder of templates: a family of kernels, and a storage."""
+"""Extensions that take one module and one folder of templates: a family of kernels, and a storage."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def load_guarded(desc, b, h, first, count, ROWS: tl.constexpr, COLUMNS: tl.const
 
 @pytest.fixture
 def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the templates that a test may add a folder to."""
+    """A copy of the templates to which a test may add a folder."""
     copied = tmp_path / "templates"
     shutil.copytree(resources.templates(), copied)
     monkeypatch.setattr(resources, "templates", lambda: copied)
@@ -71,7 +71,7 @@ def test_a_family_is_a_module_and_a_folder(tmp_path: Path, templates: Path, monk
     (templates / "eager" / "forward.jinja").write_text(FORWARD.format(folder="eager"))
 
     def kernels(p: SharedParameters) -> family.Kernels:
-        """Those of the portable family, their forward pass by another template, with one more mask."""
+        """The portable family's kernels, with another template for the forward pass and one more mask."""
         found = portable.kernels(p)
         hidden: tuple[Block, ...] = (Statement("keep", "k_pos[None, :] >= 0", "&="),)
         blocks = found.forward.blocks | {"masked": (*found.forward.blocks["masked"], *hidden)}
@@ -91,7 +91,7 @@ def test_a_storage_is_a_module_and_a_folder(tmp_path: Path, templates: Path, mon
     (templates / "guarded" / "loads.jinja").write_text(LOADS)
 
     class Guarded(storage.Dense):
-        """Tensors with something else behind the rows of a head."""
+        """Tensors with other data after the rows of a head."""
 
         functions = (*storage.Dense.functions, Function("guarded/loads.jinja", "load_guarded"))
 

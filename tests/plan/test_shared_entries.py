@@ -43,7 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 def call(batch: int, n: int, keys: int = T) -> Call:
-    """The arguments of a call: each axis that divides the batch has the size that it should have."""
+    """The arguments of a call, in which each axis that divides the batch has the size that it should have."""
     torch.manual_seed(batch * 10 + n)
     each, pairs = -(-batch // n), -(-batch // 2)
     blocks = torch.rand(pairs, 2, 2) > 0.3
@@ -87,7 +87,7 @@ def formula(q: Any, k: Any, v: Any, n: int, **given: Any) -> tuple[torch.Tensor,
 
 
 def passes(function: Any, given: Call, learned: tuple[str, ...]) -> list[torch.Tensor]:
-    """Out, LSE and the gradients of all that learns."""
+    """Out, LSE and the gradients of all learned inputs."""
     given = {name: x.clone().requires_grad_() if name in learned else x for name, x in given.items()}
     out, lse = function(**given)
     seen = lse.masked_fill(lse == -torch.inf, 0)

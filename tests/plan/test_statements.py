@@ -1,4 +1,4 @@
-"""What rendered kernels set is what they read."""
+"""Rendered kernels set only the names that they read."""
 
 from __future__ import annotations
 

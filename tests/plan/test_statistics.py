@@ -1,4 +1,4 @@
-"""Largest logits and sums of weights, held against a softmax by hand, and calls that do without them."""
+"""Largest logits and sums of weights, against a softmax written by hand, and calls that do without them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Render:
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def package(name: str, text: str) -> ModuleType:
-        name = f"measured_{name}"  # no other test's
+        name = f"measured_{name}"  # not the name of any other test's package
         (tmp_path / name).mkdir()
         for file, content in files(tmp_path, name, f"exports: [statistics]\n{text}").items():
             (tmp_path / name / file).write_text(content)
@@ -49,7 +49,7 @@ def drawn(*shape: int) -> torch.Tensor:
 
 
 def measured(module: ModuleType, *qkv: torch.Tensor, **given: Any) -> list[torch.Tensor]:
-    """The largest logits and sums of a call, which are those of the reference."""
+    """The largest logits and sums of a call, checked against those of the reference."""
     _, *found = module.attention(*qkv, **given, return_max_logit=True, return_key_sums=True)
     _, *wanted = module.reference(*qkv, **given, return_max_logit=True, return_key_sums=True)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=2e-5)
@@ -58,7 +58,7 @@ def measured(module: ModuleType, *qkv: torch.Tensor, **given: Any) -> list[torch
 
 
 def by_hand(score: torch.Tensor, keep: torch.Tensor, sinks: torch.Tensor | None = None) -> list[torch.Tensor]:
-    """The same of scores (B, H, Tq, Tk)."""
+    """The same results, from scores (B, H, Tq, Tk)."""
     score = torch.where(keep, score, -math.inf)
     beside = torch.full_like(score[..., :1], -math.inf)
     if sinks is not None:
@@ -116,7 +116,7 @@ def test_of_what_nobody_sees(render: Render) -> None:
 def test_packed_sequences_do_not_meet(render: Render, name: str, text: str) -> None:
     module = render(f"packed_{name}", text)
     lengths, cuts = (5, 0, 34), torch.tensor([0, 5, 5, 39], dtype=torch.int32)
-    q, k = drawn(41, 2, 16), drawn(41, 2, 16) + 1  # the last two rows are nobody's
+    q, k = drawn(41, 2, 16), drawn(41, 2, 16) + 1  # the last two rows belong to no sequence
     angles, decays = drawn(40, 8), -drawn(41, 2).abs()
     found = []
     for spoilt in (False, True):
@@ -129,7 +129,7 @@ def test_packed_sequences_do_not_meet(render: Render, name: str, text: str) -> N
         else:
             _, sums = measured(module, q, k, k, **given)
         found.append(sums)
-    # each query has one weight to give
+    # the weights of each query add up to 1
     torch.testing.assert_close(found[0][:, 5:39].sum(1), torch.full((2,), 34.0))
     assert torch.equal(found[0][:, 5:], found[1][:, 5:]) and not found[0][:, 39:].any()
 

@@ -1,4 +1,4 @@
-"""What generated suites draw, how they judge, and how they tell of a fault."""
+"""The inputs that generated suites draw, how they judge results, and how they report a fault."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from attnforge.source import resources
 
 pytestmark = pytest.mark.slow
 
-# formulas that are a number inside of the domain alone
+# formulas that are numbers only inside the domain
 INSIDE = "score:\n  - expr: 'sqrt(score - {low}) + sqrt({high} - score)'\n"
 DOMAINS = {
     "both_limits": ("domain: {min: 0.5, max: 2}\n", 0.5, 2),
@@ -79,7 +79,7 @@ def test_a_formula_of_some_scores_only(tmp_path: Path) -> None:
     module.test_scale(-0.5)
 
 
-# right kernels that one yardstick alone refused, by a hair
+# correct kernels that a single yardstick rejected, by a narrow margin
 UNLUCKY = {
     "states_of_tables": (
         "1+1+1+1+1+1+1+1x1+1+1+1+1+1+1+1-h2:2-d16:16-float32",
@@ -132,7 +132,7 @@ def test_rows_without_keys_leave_the_yardstick_sane(tmp_path: Path) -> None:
     module = made("few_rows", "mask: [causal]\n", tmp_path)
     gold = torch.full((2, 4, 8), -torch.inf, dtype=torch.float64)
     gold[1, 2, 3] = 0.125
-    # a row in 64 has a key, and is off by a hundredth
+    # one row in 64 has a key, and its result is off by a hundredth
     off = gold * 1.01
     module.checks.accept(module.SMALL, "lse", off.half(), gold, [off.half()] * 9, scores=1e4)
     with pytest.raises(RuntimeError, match="too much to judge by"):
@@ -159,10 +159,10 @@ def test_draws_that_were_lucky_are_followed_by_more(tmp_path: Path, monkeypatch:
 def test_what_is_far_beyond_its_limit_is_wrong_at_once(factor: float, near: bool | None, tmp_path: Path) -> None:
     module = made("beyond", "mask: [causal]\n", tmp_path)
     gold = torch.ones(1, 2, 3, 4, dtype=torch.float64)
-    limit = 2 * torch.finfo(torch.float32).eps + 5e-7  # where draws are exact
+    limit = 2 * torch.finfo(torch.float32).eps + 5e-7  # the limit for exact draws
     got = (gold + factor * limit).float()
     given = module.SMALL, "out", got, gold, [gold.float()] * 9
-    # a few yardsticks are not enough above two thirds of a limit
+    # above two thirds of a limit, a few yardsticks are not enough
     assert not module.checks.sure(*given, 0.0)
     assert module.checks.sure(module.SMALL, "out", (gold + 0.6 * limit).float(), gold, [gold.float()] * 4, 0.0)
     if near is None:
@@ -175,7 +175,7 @@ def test_what_is_far_beyond_its_limit_is_wrong_at_once(factor: float, near: bool
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], tuple[object, int]]:
-    """The cases of a spec's numbers, and how many values of terms were worked out for them."""
+    """The cases for a spec's numbers, and how many values of terms were computed for them."""
 
     def cases(folder: Path, text: str) -> tuple[object, int]:
         count = 0
@@ -199,7 +199,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], tuple[obje
 
 
 def test_indices_lead_to_no_long_calls(tmp_path: Path, counted: Callable[[Path, str], tuple[object, int]]) -> None:
-    """A network of ten units over distances: numbers that only name its units are held against no position."""
+    """A network of ten units over distances: numbers that only index its units are compared with no position."""
     units = " + ".join(f"out[{n}] * max(inner[{n}] * log(abs(q - k) + 1), 0)" for n in range(10))
     inputs = "inputs: {inner: {axes: [10], grad: true}, out: {axes: [head, 10], grad: true}}\n"
     found, count = counted(tmp_path, f"score: [expr: 'score + {units}']\n{inputs}")
@@ -207,13 +207,13 @@ def test_indices_lead_to_no_long_calls(tmp_path: Path, counted: Callable[[Path, 
 
 
 def test_many_numbers_lead_to_few_calls(tmp_path: Path, counted: Callable[[Path, str], tuple[object, int]]) -> None:
-    """Thresholds of distances: the number of lengths that pairs of them lead to grows with its square."""
+    """Thresholds of distances: the number of lengths that pairs of them lead to grows with the square of theirs."""
     steps = " + ".join(f"(out[{n}] if q - k > {n * n + 3} else 0)" for n in range(20))
     found, count = counted(tmp_path, f"score: [expr: 'score + {steps}']\ninputs: {{out: {{axes: [20]}}}}\n")
     assert found and count < 200_000
 
 
-# specs that not every test of a suite suits: those that could take a right package for a wrong one, the spec
+# specs that some tests of a suite do not suit: those that could take a correct package for a wrong one, the spec
 UNUSUAL = {
     "sink_of_sums": ("without_keys", "sink: true\nmask: [causal]\nscore: [log_decay]\n"),
     "sums_that_count_twice": ("large_value", "mask: [causal]\nscore: [log_decay, log_decay]\n"),
@@ -278,7 +278,7 @@ def test_no_false_alarm_for(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert not found, found[0].longreprtext
 
 
-# of some of these: the tests and the spec, what stands in the kernels, what is put in its place
+# for some of these: the tests and the spec, code in the kernels and its replacement
 STILL = {
     "what_rounding_left_of_sums": (
         *UNUSUAL["sums_under_a_cap"],
@@ -315,12 +315,12 @@ def test_chance_rounds_to_the_neighbours_and_keeps_what_is_exact(tmp_path: Path)
     eps = torch.finfo(torch.float32).eps
     lower, upper = third.unique().tolist()
     assert lower < 1 / 3 < upper and upper - lower == eps / 4
-    # the nearer one comes up as much more often, so that the mean is right
+    # the nearer one is drawn more often in proportion, so that the mean is right
     assert abs(third.double().mean() - 1 / 3) < eps / 4 / 20
     assert (one == 1).all() and (whole == 1).all() and len(half.unique()) == 2
     # a quotient may be off by a few units in the last place
     assert 3 <= len(quotient.unique()) <= 5
-    with module.checks.Dithered(1):  # in float64 they are smaller than its smallest ordinary numbers
+    with module.checks.Dithered(1):  # in float64 they are smaller than its smallest normal numbers
         tiny = torch.linspace(-800, -650, 4000).exp()
     assert not tiny.any()
 

@@ -1,4 +1,4 @@
-"""Tiles of shapes that the interpreter does not take by itself: small and large, higher than wide and the reverse."""
+"""Tile shapes that the interpreter does not choose by itself: small and large, taller than wide and the reverse."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 GENERATED = Path(__file__).parents[2] / "generated"
 SIZES = Sizes(2, 150, 200, 2, 1, 16, 16, "fp32")
-# masks that each call's own tensors tell, blocks, several ranges, packed sequences
+# masks that depend on each call's tensors, blocks, several ranges, packed sequences
 VARIANTS = ("llama3_documents", "transfusion", "block_sparse", "streaming_llm", "packed_rope")
 SHAPES = ((16, 64), (64, 16), (128, 32), (32, 128))  # all suites have square ones
 

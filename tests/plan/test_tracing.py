@@ -36,7 +36,7 @@ SPECS = {
 DEVICE = "cuda" if devices.GPU else "cpu"
 Tensors = dict[str, torch.Tensor]
 Call = dict[str, Any]
-LOOKED_UP: list[Any] = []  # operators that PyTorch holds without counting them: to let go of one is to crash
+LOOKED_UP: list[Any] = []  # operators that PyTorch holds without counting references: releasing one would crash
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +50,19 @@ def suites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModuleType]:
 
 @pytest.fixture
 def causal(suites: dict[str, ModuleType]) -> Callable[..., torch.Tensor]:
-    """The attention of the causal spec, with a compiler that has forgotten earlier tests."""
+    """The attention of the causal spec, with a compiler that is reset after earlier tests."""
     torch.compiler.reset()
     attention: Callable[..., torch.Tensor] = suites["causal"].checks.attention
     return attention
 
 
 def launches(module: ModuleType) -> ModuleType:
-    """The module of a suite's package that has its operators."""
+    """The module of a suite's package that holds its operators."""
     return importlib.import_module(f"{module.__package__}.launch")
 
 
 def make(module: ModuleType, length: int, layout: str = "contiguous") -> Call:
-    """The arguments of a call whose float tensors take gradients, apart from tables."""
+    """The arguments of a call, in which all float tensors except tables require gradients."""
     case = dataclasses.replace(module.SMALL, q_lens=(length,) * 2, k_lens=(length,) * 2, layout=layout)
     call: Call = module.make_inputs(case)
     return {name: x.requires_grad_() if name in module.VARIANT.gradients else x for name, x in call.items()}
@@ -73,12 +73,12 @@ def numbers(*values: int) -> torch.Tensor:
 
 
 def padded(module: ModuleType) -> Call:
-    """A call of six rows whose entries are padded at either side."""
+    """A call of six rows whose entries are padded on either side."""
     return make(module, 6) | {"k_starts": numbers(2, 0), "k_lens": numbers(6, 4), "q_start": numbers(-2, 0)}
 
 
 def gradients(function: Callable[..., Any], call: Call) -> Tensors:
-    """What a call gives, and the gradients of what learns."""
+    """The result of a call, and the gradients of its learned inputs."""
     learned = {name: x for name, x in call.items() if isinstance(x, torch.Tensor) and x.requires_grad}
     out = function(**call)
     found = torch.autograd.grad(out.float().square().sum(), list(learned.values()))
@@ -156,19 +156,19 @@ def test_a_wrong_number_is_told_where_numbers_are_traced(
 
 
 class Layer(torch.nn.Module):
-    """Attention as a module, which is what can be exported."""
+    """Attention as a module, since only modules can be exported."""
 
     def __init__(self, attention: Callable[..., torch.Tensor]) -> None:
         super().__init__()
         self.attention = attention
 
     def forward(self, *given: torch.Tensor, **more: Any) -> torch.Tensor:
-        """What attention gives."""
+        """The result of attention."""
         return self.attention(*given, **more)
 
 
 def exported(attention: Callable[..., torch.Tensor]) -> torch.export.ExportedProgram:
-    """A program for any length."""
+    """An exported program for any length."""
     tokens, given = torch.export.Dim("tokens", min=2, max=512), tuple(operands(learned=False))
     return torch.export.export(Layer(attention), given, dynamic_shapes={"given": ({1: tokens},) * 3})
 
@@ -190,7 +190,7 @@ def test_saved_programs_have_gradients(name: str, entries: bool, suites: dict[st
     torch.testing.assert_close(gradients(loaded, call), gradients(attention, call))
 
 
-# a process of its own: what it is told before a package is imported, then what programs give
+# a process of its own: loading before a package is imported, and then the results of the programs
 ELSEWHERE = """
 import sys
 
@@ -234,7 +234,7 @@ def test_programs_run_where_the_package_is_imported(causal: Callable[..., torch.
 def test_checkpoints_make_the_same_gradients(name: str, reentrant: bool, suites: dict[str, ModuleType]) -> None:
     call, attention = make(suites[name], 9), suites[name].checks.attention
     wanted = gradients(attention, call)
-    # the kind that runs all again takes gradients by `backward` alone
+    # the reentrant kind takes gradients by `backward` only
     checkpoint(lambda q: attention(**call | {"q": q}), call["q"], use_reentrant=reentrant).square().sum().backward()
     learned = [name for name in wanted if name != "out"]
     assert set(learned) >= {"q", "k", "v"}
@@ -247,7 +247,7 @@ def test_checkpointing_saves_what_a_policy_names(
     saved: bool, compiled: bool, causal: Callable[..., torch.Tensor], suites: dict[str, ModuleType]
 ) -> None:
     launching = launches(suites["causal"])
-    # as PyTorch does when an earlier module of this name is let go of: what it then looks up is not what it hands on
+    # as PyTorch does when an earlier module of this name is released: what it then looks up is not what it passes on
     LOOKED_UP.append(vars(torch.ops.attnforge).pop("tracing__causal_launch_attend", None))
     runs = []
 
@@ -290,7 +290,7 @@ def test_the_policy_of_the_docs_keeps_attention(causal: Callable[..., torch.Tens
 
 
 def gradient_of(attention: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """That of the sum of self-attention."""
+    """The gradient of the sum of self-attention."""
     return torch.autograd.grad(attention(x, x, x).sum(), x)[0]
 
 
@@ -393,7 +393,7 @@ class Scaled(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.ones(1, device=DEVICE))
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """What attention gives."""
+        """The result of attention."""
         return self.attention(q * self.weight, k, v)
 
 

@@ -1,4 +1,4 @@
-"""Heads wider than 256: kernels against references, and a launch of its own for each of dk and dv."""
+"""Heads wider than 256: kernels against references, and separate launches for dk and dv."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def made(name: str, folder: Path) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def suites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModuleType]:
-    """The suites of all of them."""
+    """The suites of all small specs."""
     folder = tmp_path_factory.mktemp("wide")
     return {name: made(name, folder) for name in SPECS}
 

@@ -1,4 +1,4 @@
-"""Calls kernels for Hopper GPUs with random shapes, again and again, and compares them with the portable ones.
+"""Calls kernels for Hopper GPUs with random shapes, again and again, and compares them with the portable kernels.
 
 python tests/gpu/stress.py [--launches N] [--times N] [--seconds S] [--seed N] [--variants NAME,...] [--jobs N]
                            [--small] [--here]
@@ -79,7 +79,7 @@ class Shape:
 
 
 def shapes(names: Sequence[str], seed: int, small: bool) -> Iterator[Shape]:
-    """An endless stream of random shapes; `small` ones are for the compute sanitizer."""
+    """An endless stream of random shapes; `small` ones suit the compute sanitizer."""
     draw = random.Random(seed)
     while True:
         name = draw.choice(list(names))
@@ -125,7 +125,7 @@ class Package:
             return list(torch.autograd.grad(out, call.wanted, upstream, retain_graph=True))
 
     def took(self) -> dict[str, str]:
-        """The targets that calls for `hopper` took since the last call of this method, by pass."""
+        """The targets that calls for `hopper` took since this method was last called, by pass."""
         known = targets.runtime(self.modules["hopper"])
         found = targets.taken(known)
         known.LaunchCache.known.clear()
@@ -149,7 +149,7 @@ def same(what: str, found: Sequence[torch.Tensor], again: Sequence[torch.Tensor]
 def stress(
     package: Package, shape: Shape, tell: Callable[[str, float], None], times: int, repeats: bool
 ) -> Counter[str]:
-    """Makes a call for both targets, `times` more for Hopper GPUs; returns the number of its launches by pass.
+    """Makes a call for both targets, and `times` more for Hopper GPUs; returns the number of its launches by pass.
 
     `repeats`: also compares the gradients of two deterministic calls.
     """

@@ -1,4 +1,4 @@
-"""What `bench` measures beside what: peers give the same outputs, refuse what they cannot say, and results are kept."""
+"""What `bench` compares: peers give the same outputs, refuse what they cannot express, and results are kept."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ SMALL = Sizes(2, 40, 40, 4, 2, 16, 16, "fp32")
 
 @pytest.fixture(autouse=True)
 def small_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ceiling's matrices as small as a CPU likes them."""
+    """Makes the ceiling's matrices small enough for a CPU."""
     monkeypatch.setattr(bench, "LARGE", 16)
 
 
 @pytest.fixture(autouse=True)
 def runtime_of_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What these packages remember of their calls stands in no module."""
+    """These packages keep the memory of their calls in an attribute instead of a module."""
     monkeypatch.setattr(targets, "runtime", lambda package: package.runtime)
 
 
@@ -179,9 +179,9 @@ def test_a_contender_that_fails_in_a_turn_is_out_and_keeps_what_it_has() -> None
 
 
 class StandIn:
-    """A package with the reference in place of its kernels; it remembers, as one does, which it was asked to run.
+    """A package with the reference in place of its kernels; like a real one, it remembers which ones it was asked for.
 
-    By itself it takes those for Hopper GPUs forward alone; asked for them, those of `hopper`.
+    By default only the forward pass takes kernels for Hopper GPUs; if asked for them, the passes in `hopper` do.
     """
 
     def __init__(self, name: str, hopper: tuple[str, ...] = ()) -> None:
@@ -201,7 +201,7 @@ class StandIn:
 
 
 def measured(name: str, peers: list[Peer], monkeypatch: pytest.MonkeyPatch) -> dict[str, Row]:
-    """A run with a clock that stands still, the reference in place of the kernels."""
+    """A run with a clock that stands still, and the reference in place of the kernels."""
     monkeypatch.setattr(bench, "functions", lambda *_: StandIn(name))
     monkeypatch.setattr(bench, "PEERS", {peer.name: peer for peer in peers})
     monkeypatch.setattr(bench, "milliseconds", lambda function: function() is not None and 2.0)
@@ -226,7 +226,7 @@ def timed(
     monkeypatch: pytest.MonkeyPatch, _peak: Any = lambda _: 3.0, package_of: Callable[[str], Any] | None = None,
     **how: Any,
 ) -> Result:  # fmt: skip
-    """A run of causal attention beside naive PyTorch, the reference in place of the kernels."""
+    """A run of causal attention beside naive PyTorch, with the reference in place of the kernels."""
     monkeypatch.setattr(bench, "functions", lambda *_: (package_of or StandIn)("causal"))
     monkeypatch.setattr(bench, "_peak", _peak)
     package = emit.Package("causal", "", Path(), {})
@@ -422,7 +422,7 @@ def attend_as_fa4(
     window_size: tuple[int | None, int | None] = (None, None), learnable_sink: torch.Tensor | None = None,
     softcap: float = 0.0,
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
-    """FlashAttention-4's interface, by its keywords, on a CPU."""
+    """FlashAttention-4's interface, with its keywords, on a CPU."""
     k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
     score = torch.einsum("bihd,bjhd->bhij", q, k) * (q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
     score = softcap * torch.tanh(score / softcap) if softcap else score
@@ -490,7 +490,7 @@ def test_results_are_told_beside_ours() -> None:
 def test_the_fastest_peers_are_summed_up() -> None:
     faster = dataclasses.replace(RESULTS[1], rows=(*RESULTS[1].rows, Row("fa4", 6.0)))
     slower = dataclasses.replace(RESULTS[1], rows=(Row("attnforge", 1.0), Row("flex", 6.0), Row("fa4", 3.0)))
-    # 1.5 and 3 forward, where kernels by their target are no peers; 2 backward
+    # forward 1.5 and 3, as our own kernels for a single target are not peers; backward 2
     told = "the fastest peer's time by ours, geometric mean: forward 2.12 (2 calls), backward 2.00 (1 call)"
     assert results.summary([faster, slower]) == told
     assert results.summary([dataclasses.replace(faster, rows=faster.rows[:2])]) == ""

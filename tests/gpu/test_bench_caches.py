@@ -1,4 +1,4 @@
-"""Calls over a cache that `bench` times: they give what peers give, whole and in pages, and tell what they read."""
+"""Calls over a cache that `bench` times: they agree with peers, dense and in pages, and report what they read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LATENT = dataclasses.replace(SMALL, kv_heads=1, head_dim=576, v_dim=512)
 
 @pytest.fixture(autouse=True)
 def small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ceiling's copy as small as a CPU likes it."""
+    """Makes the ceiling's copy small enough for a CPU."""
     monkeypatch.setattr(bench, "COPIED", 64)
 
 
@@ -102,7 +102,7 @@ def test_the_mask_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_single_query_sees_all_keys_without_a_causal_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SDPA lines up the first query with the first key."""
+    """SDPA's causal mask aligns the first query with the first key."""
     plain = Peer("sdpa", "", PEERS["sdpa-flash"].features, PEERS["sdpa-flash"].attend)
     monkeypatch.setattr(bench, "PEERS", {"sdpa": plain})
     assert timed("causal", SMALL, monkeypatch, "sdpa").rows[-1] == Row("sdpa", 2.0, None, 3.0)

@@ -1,4 +1,4 @@
-"""`attnforge inspect` on a small kernel: what it tells, and that it tells of failures."""
+"""`attnforge inspect` on a small kernel: what it reports, including failures."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def report(**names):
 
 
 def reported(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """What becomes of code that reports of the kernels above, in a process that compiles."""
+    """Runs code that reports on the kernels above, in a process that compiles."""
     env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1]), "TRITON_INTERPRET": "1"}
     env["TRITON_CACHE_DIR"] = str(folder)
     path = folder / "toy.py"
@@ -127,9 +127,9 @@ def test_what_the_compiler_writes_is_one_line_where_it_fails(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("registers", "shared", "threads", "arch", "programs"),
     [
-        (255, 0, 128, "sm_90", (2, "registers")),  # they come in eights
+        (255, 0, 128, "sm_90", (2, "registers")),  # registers are allocated in multiples of eight
         (128, 0, 128, "sm_90a", (4, "registers")),
-        (32, 75 * 1024, 128, "sm_90", (3, "shared memory")),  # each takes a KiB beside its own
+        (32, 75 * 1024, 128, "sm_90", (3, "shared memory")),  # each program takes a KiB in addition to its own
         (32, 76 * 1024, 128, "sm_90", (2, "shared memory")),
         (16, 0, 32, "sm_86", (16, "programs")),
         (16, 0, 1024, "sm_86", (1, "threads")),
@@ -144,7 +144,7 @@ def test_programs_are_those_that_the_resources_have_room_for(
     assert compile.Made(registers, 0, shared, threads, {}, ()).programs(arch) == programs
 
 
-# what the code below begins with
+# the beginning of each piece of code below
 PACKAGE = """
 import re
 import sys
@@ -159,7 +159,7 @@ def cases(path, head_dim, dtype, arch):
 
 
 def counts(lines: list[str]) -> dict[str, tuple[int, ...]]:
-    """The numbers that stand behind each kernel's name."""
+    """The numbers after each kernel's name."""
     return {line.split()[0]: tuple(map(int, line.split()[1:])) for line in lines}
 
 
@@ -193,7 +193,7 @@ for name in ("neighbourhood_2d", "packed_causal"):
 
 
 def test_operands_that_outlive_a_step_stay_in_shared_memory(compiler: Compiler, tmp_path: Path) -> None:
-    # in registers they were overwritten by the compiled code, see benchmarks/NOTES.md
+    # in registers, the compiled code overwrote them, see benchmarks/NOTES.md
     found = {tuple(line.split()) for line in compiler.run(PACKAGE + UNLOWERED + OPERANDS, tmp_path)}
     assert {(kernel, made) for _, kernel, made, _ in found} == {
         ("forward", "score"), ("backward_dkv", "score"), ("backward_dkv", "dp"), ("backward_dq", "score"),
@@ -213,7 +213,7 @@ for case in cases(resources.variants()["packed_causal"], 80, "bf16", "sm_80"):
 def test_tiles_are_loaded_16_bytes_at_a_time_where_nothing_copies_them(compiler: Compiler, tmp_path: Path) -> None:
     found = counts(compiler.run(PACKAGE + UNASSEMBLED + WIDTHS, tmp_path))
     assert set(found) == {"forward", "backward_dkv", "backward_dq", "measure"}
-    # ahead of their use, beside the products
+    # ahead of their use, while products run
     assert all(ahead > 0 and narrow == 0 for ahead, _, narrow in found.values()), found
 
 
@@ -231,7 +231,7 @@ for name in ("flash2_strided_k", "flash1"):
 def test_columns_are_loaded_ahead_and_what_is_read_back_is_not(compiler: Compiler, tmp_path: Path) -> None:
     found = counts(compiler.run(PACKAGE + UNASSEMBLED + COLUMNS, tmp_path))
     assert all(found[f"flash2_strided_k_{arch}"][0] > 0 for arch in ("sm_80", "sm_90")), found
-    # nothing is on its way while sums are written
+    # no loads are in flight while sums are written
     for arch in ("sm_80", "sm_90"):
         ahead, wide, narrow, barriers = found[f"flash1_{arch}"]
         assert (ahead, narrow, barriers) == (0, 0, 1) and wide > 0, found
@@ -274,7 +274,7 @@ for name in sys.argv[2].split(","):
                     tile = [case.constants["BLOCK_M"], case.constants["BLOCK_N"], *case.options.values()]
                     print(name, arch, head_dim, case.name, *tile, made.spills, *made.warnings, sep="|")
 """
-FEW = 16  # outside of loops, as far as one can tell from the figures of larger tiles
+FEW = 16  # outside loops, as far as the figures of larger tiles show
 
 
 @pytest.mark.parametrize(

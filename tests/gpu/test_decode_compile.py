@@ -1,4 +1,4 @@
-"""Kernels of decoding, compiled without a GPU: tiles of keys are under way while others are multiplied."""
+"""Kernels of decoding, compiled without a GPU: tiles of keys are loaded while others are multiplied."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def test_kernels_compile(compiler: Compiler, tmp_path: Path, name: str, width: i
     _, shared, products, at_once = found["attend_split"]
     assert max(products, at_once) > 0
     if name == "latent":
-        # 64 queries and three tiles of 32 keys, which are values too; no two warps make the same scores: a product has
-        # an instruction for 16 columns of q, and one for 16 keys
+        # 64 queries and three tiles of 32 keys, which are values too; no two warps compute the same scores: a product
+        # has an instruction for 16 columns of q, and one for 16 keys
         assert 2 * (64 + 3 * 32) * width <= shared <= 227 * 1024
         assert at_once == width // 16 + 32 // 16
         return
     if (name, width) == ("causal", 128):
-        # of 32 keys by 8 rows, both times 128 columns, by two warps: rows that stood as rows would take 16 of them
+        # of 32 keys by 8 rows, both times 128 columns, by two warps: without transposing, rows would take 16 of them
         assert products == 2 * (32 * 8 * 128) // (16 * 8 * 16) // 2
-    # a loop that loads as it goes would have one tile of keys and one of values at most
+    # a loop that does not load ahead would have at most one tile of keys and one of values
     assert shared >= 2 * 2 * (16 if width >= 256 else 32) * width * 2
 
 
@@ -78,7 +78,7 @@ print(tile.block_m, *made.programs("sm_90"))
 def test_a_multiprocessor_has_room_for_two_tiles_of_many_rows(
     compiler: Compiler, tmp_path: Path, name: str, width: int
 ) -> None:
-    """What masks and scores load beside keys and values would take the second one's place."""
+    """Anything that masks and scores load beside keys and values would take the room of the second tile."""
     (tmp_path / "some.yaml").write_text(f"name: some\nexports: [decode]\n{SPECS[name]}\n")
     (line,) = compiler.run(MANY, tmp_path, str(width))
     rows, programs, *_ = line.split()
@@ -116,7 +116,7 @@ def test_values_of_float8_are_turned_two_bytes_at_a_time(
     assert spills <= 8
     assert bytes_alone < 16
     assert turned > ones[2]
-    # keys and values come while others are multiplied, 16 bytes at a time
+    # keys and values are loaded while others are multiplied, 16 bytes at a time
     assert copies >= ones[3] // 2
     assert len(paired) == 2 * (width == 64) and all(spills == 0 and alone < 16 for spills, alone, *_ in paired)
 
@@ -143,9 +143,9 @@ def test_kernels_of_running_sums_compile(compiler: Compiler, tmp_path: Path) -> 
     found = {kernel: [int(x) for x in rest] for kernel, *rest in map(str.split, compiler.run(SUMS, tmp_path))}
     assert list(found) == ["sum_keys", "sum_stretches", "attend_split", "join_splits", "append_rows"]
     assert all(spills <= 8 for spills, *_ in found.values())
-    # each waits for the one before it
+    # each kernel waits for the one before it
     assert [waits for *_, waits, _ in found.values()] == [1, 1, 1, 1, 0]
-    # of keys, values, sums of keys, and both parts of what stands before: two tiles ahead, and one in the loop
+    # of keys, values, sums of keys, and both parts of what precedes their stretch: two tiles ahead, and one in the loop
     assert found["attend_split"][2] == 5 * 3
 
 
@@ -185,7 +185,7 @@ LATENT = {
         ("capped window", 64, "bf16", "", ()),
         ("tree", 64, "bf16", "", ()),
         ("first keys", 64, "bf16", "", ()),
-        # of float8, of which the loader makes float16
+        # with float8, which the loader converts to float16
         ("causal", 64, "bf16", "head", ()),
         ("causal", 64, "bf16", "head", ("pages_ptr", "cu_seqlens_q_ptr")),
         ("causal", 12, "fp16", "key", ()),
@@ -199,12 +199,12 @@ def test_kernels_for_hopper_gpus_compile(
     (tmp_path / "some.yaml").write_text(f"name: some\nlatent: true\nexports: [decode]\n{LATENT[name]}\n")
     numbers, warnings = compiler.run(HOPPER, tmp_path, str(page), dtype, scales, *absent)
     spills, shared, threads, products, *waits = map(int, numbers.split())
-    # boxes of 8 rows, and keys in two ranges, take the loader more registers than it has; of float8 before and behind
-    # loops, but for what is told of each key's scales
+    # boxes of 8 rows, and keys in two ranges, need more registers than the loader has; with float8 the spills are
+    # before and after loops, except for the scales of each key
     assert spills <= {"": 32 if page % 16 or name == "first keys" else 0, "head": 64, "key": 128}[scales]
     # queries and two tiles of keys, and a scale for each key and each value
     assert 2 * (64 + 2 * 64) * 576 + (scales == "key") * 2 * 2 * 64 * 4 <= shared <= 227 * 1024
-    # three workers, and a loader that counts as one
+    # three workers, and a loader that counts as one more
     assert threads == 16 * 32
     # of 16 columns of q, and of 16 keys and 128 columns of values
     assert products == 576 // 16 + 64 // 16 * 4

@@ -1,4 +1,4 @@
-"""Decoding at the sizes of real models, on a GPU: held against the reference in float64, replayed as a CUDA graph."""
+"""Decoding at the sizes of real models, on a GPU: compared with the reference in float64, replayed as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def angles(width: int) -> Values:
 
 
 def given(name: str, s: Sequences) -> Given:
-    """Keywords of a call, and those of each sequence."""
+    """Keywords of a call, and those of each of its sequences."""
     found: Values = {}
     if name in ("mistral", "llama3", "gpt_oss", "gpt_oss_window", "gemma2_local", "tree_decoding"):
         found |= angles(s.width)
@@ -52,7 +52,7 @@ def given(name: str, s: Sequences) -> Given:
 
 
 def turned(module: ModuleType, s: Sequences, alone: Callable[[int], Values]) -> Callable[[int], Values]:
-    """The keywords by which keys are rotated as they come into a cache."""
+    """The keywords that rotate keys as they are stored in a cache."""
 
     def find(b: int) -> Values:
         found = {x: y for x, y in alone(b).items() if x in ("cos", "sin")}
@@ -62,7 +62,7 @@ def turned(module: ModuleType, s: Sequences, alone: Callable[[int], Values]) -> 
 
 
 def check(outs: list[torch.Tensor], wanted: list[torch.Tensor], limit: float) -> None:
-    """Holds rows against what they should be, by the norm of the difference."""
+    """Compares rows with what they should be, by the norm of the difference."""
     for x, y in zip(outs, wanted, strict=True):
         assert torch.equal(x == -math.inf, y == -math.inf)
         seen = y > -math.inf
@@ -92,7 +92,7 @@ def test_one_new_token(page: int, width: int, dtype: torch.dtype) -> None:
 def test_bits_hang_on_no_other_programs(
     split_size: int | None, name: str, width: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With many around a program has other warps and stages, and one that joins has several heads."""
+    """With many other programs, a program has other warps and stages, and one that joins parts has several heads."""
     dtype = {"fp16": torch.float16, "fp32": torch.float32}.get(kind, torch.bfloat16)
     s = Sequences(LENGTHS, [1] * len(LENGTHS), HEADS, KV_HEADS, width, device="cuda", dtype=dtype)
     module, launch = load(name), importlib.import_module(f"generated.{name}.decode_launch")
@@ -167,7 +167,7 @@ hopper = pytest.mark.skipif(not GPU or torch.cuda.get_device_capability() != (9,
 
 
 class Latent:
-    """The shipped variant of latent heads, whose calls each choose a target; what was remembered is forgotten."""
+    """The shipped variant with latent heads; each call chooses a target, and earlier launches are forgotten."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.module, self.monkeypatch = load("deepseek_mla_absorbed"), monkeypatch
@@ -175,12 +175,12 @@ class Latent:
         self.ask("")
 
     def ask(self, target: str) -> None:
-        """Has calls take the kernels of a target."""
+        """Makes calls take the kernels of a target."""
         self.monkeypatch.setenv("ATTNFORGE_TARGET", target)
         forget(self.module)
 
     def took(self) -> set[str]:
-        """The modules of the kernels that attended since then."""
+        """The modules of the kernels that have run attention since then."""
         known = [cache.tiles["decode"] for cache in self.runtime.LaunchCache.known.values() if "decode" in cache.tiles]
         return {best[-1].__name__.rpartition(".")[2] if best else "decode_kernels" for best in known}
 
@@ -192,7 +192,7 @@ class Latent:
 def test_latent_heads_on_hopper_gpus(
     heads: int, new: int, page: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lengths around the borders of tiles and of splits; rows of nobody are NaN, entries that nobody needs no pages."""
+    """Lengths around the boundaries of tiles and splits; rows of no sequence are NaN, unused entries name no pages."""
     package = Latent(monkeypatch)
     lengths = [5000, 1, 0, 63, 64, 65, 127, 128, 129, 1023, 1024, 1025, 2048, 2049]
     s = latent(lengths, new, heads, dtype)
@@ -222,7 +222,7 @@ def test_latent_heads_on_hopper_gpus(
 def test_latent_heads_of_float8_on_hopper_gpus(
     heads: int, new: int, page: int, form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys and values may have scales of their own; pages may have any size, and those of nobody's keys are NaN."""
+    """Keys and values may have separate scales; pages may have any size, and those that no key uses are NaN."""
     package = Latent(monkeypatch)
     lengths = [2049, 1, 0, 63, 64, 65, 129, 1024]
     s = latent(lengths, new, heads, dtype)
@@ -240,7 +240,7 @@ def test_latent_heads_of_float8_on_hopper_gpus(
 @hopper
 @pytest.mark.parametrize("split_size", [None, 128, 2048])
 def test_latent_heads_by_each_target(split_size: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ragged tokens among sequences without any; the second call is one that remembers."""
+    """Ragged tokens among sequences without any; the second call uses what the first one left remembered."""
     package = Latent(monkeypatch)
     lengths, new = [700, 300, 5, 3000, 40, 0], [3, 1, 5, 2, 0, 0]
     shape = {"width": 576, "v_width": 512, "latent": True, "device": "cuda", "dtype": torch.bfloat16}
@@ -273,7 +273,7 @@ def test_scales_of_latent_heads(scale: float, monkeypatch: pytest.MonkeyPatch) -
 
 @hopper
 def test_latent_caches_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remembered launches read the cache that they get; of one that the GPU cannot copy, the portable kernel does."""
+    """Remembered launches read the cache that they are given; the portable kernel reads one that a GPU cannot copy."""
     package = Latent(monkeypatch)
     for seed in range(3):
         s = latent([700, 129], 1)
@@ -326,7 +326,7 @@ def test_a_kernel_for_latent_heads_that_does_not_compile_gives_way(monkeypatch: 
 
 @pytest.mark.parametrize("new", [2, 7, 40])
 def test_new_tokens_of_latent_heads(new: int) -> None:
-    """Values that are columns of keys give what a copy of them gives."""
+    """Values that are columns of keys give the same as a copy of them."""
     module, s = load("deepseek_mla_absorbed"), latent([5000, 700, 129], new)
     cache = Cache(s, 64).fill(module.decode.append)
     given = {**cache.pages(), **s.cuts()}
@@ -343,7 +343,7 @@ def test_new_tokens_of_latent_heads(new: int) -> None:
 def test_bits_hang_on_no_head_that_is_read_beside_another(
     name: str, group: int, new: int, page: int, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two rows of 64 bytes, with a scale each."""
+    """Rows of two heads, 64 bytes each, with separate scales."""
     lengths = [max(n, new) for n in LENGTHS]
     s = Sequences(lengths, [new] * len(lengths), group * KV_HEADS, KV_HEADS, 64, device="cuda", dtype=torch.bfloat16)
     module, launch = load(name), importlib.import_module(f"generated.{name}.decode_launch")
@@ -365,7 +365,7 @@ def test_bits_hang_on_no_head_that_is_read_beside_another(
 @pytest.mark.parametrize("power", [0, -100, 90])
 @pytest.mark.parametrize("heads", [16, 128])
 def test_latent_caches_of_float8(heads: int, power: int) -> None:
-    """Rows of q are brought below 16 by what is largest in all of their columns."""
+    """Rows of q are brought below 16 by the largest value in all of their columns."""
     module, s = load("deepseek_mla_absorbed"), latent([2000, 129], 1, heads)
     for x in s.q:
         x[..., 570] *= 64
@@ -409,7 +409,7 @@ def test_new_tokens_of_variants(name: str, new: int) -> None:
     more = values | cache.pages() | s.cuts()
     out, lse = module.decode.attend_with_cache(torch.cat(s.q), cache.k, cache.v, s.seq_lens, return_lse=True, **more)
     wanted, wanted_lse = expected(module, s, alone)
-    # a rotated key of the cache has been rounded
+    # the rotated keys in the cache are rounded
     check(list(out.split(s.new)), wanted, 2e-2 if "cos" in values else 6e-3)
     check(list(lse.split(s.new, 1)), wanted_lse, 5e-3)
 
@@ -420,7 +420,7 @@ def test_new_tokens_of_variants(name: str, new: int) -> None:
 @pytest.mark.parametrize("width", [48, 64, 128, 256])
 @pytest.mark.parametrize("new", [5, 8, 12, 100])
 def test_drafted_tokens(new: int, width: int, page: int, held: torch.dtype) -> None:
-    """Tiles of more rows than one new token has."""
+    """Tiles have more rows than for one new token."""
     lengths = [3000, new, 129, 1025, 0]
     short = held == torch.float8_e4m3fn
     dtype = torch.bfloat16 if short else held
@@ -444,7 +444,7 @@ def test_drafted_tokens(new: int, width: int, page: int, held: torch.dtype) -> N
 @pytest.mark.skipif(GPU and torch.cuda.get_device_capability() < (8, 9), reason="needs a GPU that knows float8_e4m3fn")
 @pytest.mark.parametrize("form", ["one", "heads", "sequences", "places"])
 def test_caches_of_float8(form: str) -> None:
-    """No further from the attention to what the cache holds than a cache of 16 bits is."""
+    """No further from attention over the cache's values than with a cache of 16 bits."""
     s = Sequences([5000, 513, 129], [1] * 3, HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
     module = load("causal")
     decoding, cache = module.decode, Cache(s)
@@ -487,14 +487,14 @@ def test_values_of_float8_are_read_two_columns_at_a_time(
         found.append(module.decode.attend_with_cache(torch.cat(s.q), cache.k, v, s.seq_lens, **cache.pages(), **given))
     (even, even_lse), (odd, odd_lse) = found
     assert torch.equal(even_lse, odd_lse) and not even.isnan().any()
-    # keys are added in another order, and sums rounded
+    # keys are added in another order, and sums are rounded
     torch.testing.assert_close(even, odd, rtol=2 * torch.finfo(dtype).eps, atol=2e-3)
 
 
 @pytest.mark.skipif(GPU and torch.cuda.get_device_capability() < (8, 9), reason="needs a GPU that knows float8_e4m3fn")
 @pytest.mark.parametrize("power", [-100, -6, 90])
 def test_queries_of_any_size_over_float8(power: int) -> None:
-    """Those of bfloat16 are multiplied in float16, whose numbers end sooner."""
+    """Queries in bfloat16 are multiplied in float16, which has a smaller range."""
     s = Sequences([700, 33], [1, 1], HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
     decoding, cache = load("causal").decode, Cache(s)
     cache.k, cache.v = (torch.randn_like(x).to(torch.float8_e4m3fn) for x in (cache.k, cache.v))
@@ -534,7 +534,7 @@ def test_bits_hang_on_neither_pages_nor_the_batch(page: int) -> None:
             assert torch.equal(decoding.attend_with_cache(s.q[b], k, v, s.seq_lens[b : b + 1])[0], out[b])
 
 
-# by 1,024 keys the last program of a split joins the parts
+# with 1,024 keys, the last program of a split joins the parts
 @pytest.mark.parametrize("split_size", [None, 1024])
 @pytest.mark.parametrize("name", ["causal", "gpt_oss_window", "deepseek_mla_absorbed"])
 def test_a_graph_replayed_with_other_lengths(name: str, split_size: int | None) -> None:
@@ -591,7 +591,7 @@ def test_a_call_waits_for_nothing_and_takes_no_memory(split_size: int | None) ->
 
 
 def few_splits(seed: int) -> tuple[Values, torch.Tensor]:
-    """A call whose last programs join parts, and what it gives."""
+    """A call whose last programs join the parts, and its result."""
     s = Sequences(LENGTHS, [1] * len(LENGTHS), HEADS, KV_HEADS, 128, seed, "cuda", torch.bfloat16)
     cache = Cache(s, paged=False).fill(load("causal").decode.append)
     call = {"q": torch.cat(s.q), "k_cache": cache.k, "v_cache": cache.v, "seq_lens": s.seq_lens, "split_size": 1024}
@@ -601,7 +601,7 @@ def few_splits(seed: int) -> tuple[Values, torch.Tensor]:
 
 
 def test_calls_of_several_streams_at_once() -> None:
-    """Each stream's programs count by themselves, and so do those of graphs beside them."""
+    """Each stream has its own counters, and so do the graphs beside them."""
     attend = load("causal").decode.attend_with_cache
     streams, graphs = [torch.cuda.Stream() for _ in range(3)], []
     made = [few_splits(seed) for seed in range(6)]
@@ -624,7 +624,7 @@ def test_calls_of_several_streams_at_once() -> None:
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_calls_of_compiled_graphs(mode: str) -> None:
-    """PyTorch plans the memory of a graph, and takes offence at what stays there."""
+    """PyTorch plans the memory of a graph, and objects to tensors that stay in it."""
     attend = load("causal").decode.attend_with_cache
     call, wanted = few_splits(7)
     compiled = torch.compile(lambda: attend(**call) * 1, mode=mode, fullgraph=True)
@@ -661,7 +661,7 @@ for i in range(4):
 
 
 def test_a_first_call_by_an_operator_of_a_compiled_graph() -> None:
-    """What a package keeps is not made in the graph's memory, of which PyTorch knows each tensor."""
+    """Tensors that a package keeps are not allocated in the graph's memory, of which PyTorch knows each tensor."""
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", FIRST_IN_A_GRAPH]
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=500)
@@ -671,12 +671,12 @@ def test_a_first_call_by_an_operator_of_a_compiled_graph() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("name", ["causal", "llama3", "mistral", "gpt_oss", "prefix_lm", "tree_decoding"])
 def test_bits_of_training(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of packed new tokens, by a call and by a graph of it that is replayed."""
+    """With packed new tokens, by a call and by replaying a graph of it."""
     monkeypatch.setenv("ATTNFORGE_TARGET", "portable")
     s = Sequences([5000, 129, 513, 40, 7], [3, 1, 2, 7, 7], HEADS, KV_HEADS, 128, device="cuda", dtype=dtype)
     module, (found, alone) = load(name), given(name, s)
     launches = importlib.import_module(f"generated.{name}.launch")
-    # kernels for Hopper GPUs may have been chosen for such shapes before
+    # such shapes may have been assigned to kernels for Hopper GPUs before
     monkeypatch.setattr(launches.runtime.LaunchCache, "known", {})
     cache = Cache(s, 16).fill(module.decode.append, turned(module, s, alone))
     q, lengths = torch.cat([*s.q, torch.zeros_like(s.q[0])]), s.seq_lens

@@ -1,4 +1,4 @@
-"""Running sums over a cache at the sizes of real models, on a GPU: held against the reference in float64."""
+"""Running sums over a cache at the sizes of real models, on a GPU: compared with the reference in float64."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def decays(s: Sequences, share: float = 0.002) -> list[torch.Tensor]:
 
 
 def given(s: Sequences, c: Cache, rows: list[torch.Tensor]) -> tuple[Values, Callable[[int], Values]]:
-    """Keywords of a call, and those of each sequence."""
+    """Keywords of a call, and those of each of its sequences."""
     return {"log_decay": c.stored(rows)}, lambda b: {"log_decay": rows[b][None]}
 
 

@@ -1,4 +1,4 @@
-"""Kernels for Hopper GPUs, run without one: their results, whatever comes first, and faults in them."""
+"""Kernels for Hopper GPUs, run without one: their results, in any order of events, and faults in them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GENERATED = Path(__file__).parents[2] / "generated"
 VARIANTS = sorted(path.parent.name for path in GENERATED.glob("*/hopper.py"))
 QUICK = ("causal", "gpt_oss_window", "log_decay", "packed_causal", "rope_gqa", "softcap")
 TILES = [(128, 32, 8, 3), (128, 64, 8, 2), (192, 32, 12, 3), (192, 64, 12, 3), (192, 128, 12, 2)]  # forward
-CLOSE = 1.5e-3  # of results in float16: a part of what they are
+CLOSE = 1.5e-3  # relative error of results in float16
 
 
 @functools.cache
@@ -55,16 +55,16 @@ def planned(name: str) -> Plan:
 
 
 def wide(name: str) -> str:
-    """The kernels of a package's backward pass of wide heads, if any, without what is said of them."""
+    """The code of a package's backward kernels for wide heads, if there are any, without comments and docstrings."""
     path = GENERATED / name / "hopper_wide.py"
     return re.sub("#.*", "", path.read_text().split('"""', 2)[2]) if path.is_file() else ""
 
 
 def sized(names: list[str], *, backward: bool = True) -> list[Any]:
-    """Variants by sizes of heads.
+    """Combinations of variants and sizes of heads.
 
-    With 64 columns each shows its terms; with 128 the same kernels have other tiles, which a few variants show, and
-    with 256 other kernels run `backward`, which each shows that has them to itself.
+    With 64 columns each variant tests its terms; with 128 the same kernels have other tiles, which a few variants
+    test; with 256 `backward` runs other kernels, tested once for each different text of them.
     """
     found, known = [], {""}
     for name in sorted(names, key=lambda name: name not in QUICK):
@@ -76,7 +76,7 @@ def sized(names: list[str], *, backward: bool = True) -> list[Any]:
 
 
 def apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    """How far a result is from what it should be, as a part of that."""
+    """The relative difference between a result and what it should be."""
     found, wanted = found.detach().float(), wanted.detach().float()
     there = wanted.isfinite()
     if not there.all():
@@ -88,12 +88,12 @@ def apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def deviation(out: torch.Tensor, lse: torch.Tensor, truth: torch.Tensor, known: torch.Tensor) -> float:
-    """How far out in bfloat16, which has three bits less than float16, and the LSE are from those of the reference."""
+    """How far out, in bfloat16 with three bits less than float16, and the LSE are from those of the reference."""
     return max(apart(out, truth) / 8, apart(lse, known))
 
 
 def shown(measured: Callable[[int], float]) -> str:
-    """How a fault shows by one of nine seeds, in "numbers" or as "misuse", if it does."""
+    """How a fault shows with one of nine seeds: in "numbers" or as "misuse"; empty if it does not."""
     for seed in range(9):
         try:
             if measured(seed) > 10 * CLOSE:
@@ -104,9 +104,9 @@ def shown(measured: Callable[[int], float]) -> str:
 
 
 def distances(package: Package, of: Plan, sizes: Sizes, *, learn: bool = True) -> Iterator[float]:
-    """How far out, the LSE and gradients are from those of the reference; inputs `learn`, or q, k and v alone do.
+    """How far out, the LSE and gradients are from the reference's; without `learn`, only q, k and v have gradients.
 
-    Gradients are worked out when the first of them is asked for.
+    Gradients are computed when the first of them is asked for.
     """
     call = calls.make(of, sizes.of(of.spec), "cpu")
     wanted = call.wanted if learn else call.operands
@@ -124,7 +124,7 @@ def distances(package: Package, of: Plan, sizes: Sizes, *, learn: bool = True) -
 
 
 def differentiates(of: Plan, size: int) -> bool:
-    """Whether kernels for Hopper GPUs do: where inputs learn, only what tokens add to scores may."""
+    """Whether kernels for Hopper GPUs compute gradients: only inputs that tokens add to scores may be learned."""
     assert of.hopper
     learned = {x.name for x in of.arguments if x.grad and not x.default} - {"sinks"}
     if of.hopper.backward is None or (learned and not of.hopper.added):
@@ -135,7 +135,7 @@ def differentiates(of: Plan, size: int) -> bool:
 @pytest.mark.parametrize(("name", "size"), sized(VARIANTS))
 def test_results_are_those_of_the_reference(name: str, size: int) -> None:
     of, package = planned(name), Package(GENERATED / name)
-    # 64 columns with all there is to find the way among; 128 without other entries, 256 without other heads of keys
+    # 64 columns with several entries and several heads of keys; 128 with one entry, 256 with one head of keys
     entries, heads = {64: (2, (4, 2)), 128: (1, (4, 2)), 256: (2, (2, 1))}[size]
     assert max(distances(package, of, Sizes(entries, 300, 300, *heads, size, size, "fp16"))) < CLOSE
     assert "hopper.forward" in package.emulation.launched
@@ -148,7 +148,7 @@ STEADY = [name for name in VARIANTS if "def work_through" in (GENERATED / name /
 
 @pytest.mark.parametrize(("name", "tile"), [(n, t) for n in ("causal", "sliding_window") for t in TILES])
 def test_tiles_of_ones_own_give_the_same(name: str, tile: tuple[int, int, int, int], tmp_path: Path) -> None:
-    """Two or three workers, with tiles of fewer keys than each has rows, of as many, and of more."""
+    """Two or three workers, with fewer keys in a tile than each worker has rows, as many, and more."""
     forward = '"forward": {\n        64: {0: '
     package = faulty(f"{name}/tiles.py", f"{forward}(128, 128, 8, 2)", f"{forward}{tile}", tmp_path)
     sizes = Sizes(1, 450, 500, 4, 2, 64, 64, "fp16")
@@ -158,7 +158,7 @@ def test_tiles_of_ones_own_give_the_same(name: str, tile: tuple[int, int, int, i
 
 @pytest.mark.parametrize("lengths", [(128, 300), (300, 300)])
 def test_a_worker_whose_rows_see_nothing_waits_for_nothing(lengths: tuple[int, int], tmp_path: Path) -> None:
-    """Its empty range may stand behind the one of all workers."""
+    """Its empty range may be after the range of all workers."""
     text = "name: ahead\nmask: [{expr: 'k > q + 200'}]\n"
     of = rendered(RandomSpec("ahead", text), tmp_path)
     found = distances(Package(tmp_path / "ahead", multiprocessors=1), of, Sizes(1, *lengths, 2, 1, 256, 256, "fp16"))
@@ -166,7 +166,7 @@ def test_a_worker_whose_rows_see_nothing_waits_for_nothing(lengths: tuple[int, i
 
 
 def outgrown(name: str, size: int, folder: Path, seed: int = 0) -> float:
-    """How far results with a row that outgrows its first keys are from the truth; infinitely, if other rows change."""
+    """The error of results with a row that outgrows its first keys; infinite if other rows change."""
     of, package = planned(name), Package(folder, seed, multiprocessors=2)
     call = calls.make(of, Sizes(2, 300, 300, 2, 2, size, size, "bf16").of(of.spec), "cpu")
     q, k, *_ = call.operands
@@ -184,7 +184,7 @@ def outgrown(name: str, size: int, folder: Path, seed: int = 0) -> float:
 
 @pytest.mark.parametrize(("name", "size"), sized(STEADY, backward=False))
 def test_rows_that_outgrow_their_first_keys_are_right(name: str, size: int) -> None:
-    """Their tiles are done twice, and all other rows keep their bits."""
+    """Their tiles are processed twice, and all other rows keep their bits."""
     assert outgrown(name, size, GENERATED / name) < CLOSE
 
 
@@ -208,7 +208,7 @@ def test_only_tiles_with_rows_that_outgrow_are_done_again(monkeypatch: pytest.Mo
 
 
 def retaken(name: str, size: int, folder: Path, seed: int = 0, multiprocessors: int = 2) -> float:
-    """The same of packed sequences, whose tiles are done again one by one; several rows, the last tile's, too."""
+    """The same with packed sequences, whose tiles are redone one by one; several rows grow, one in the last tile."""
     package, make = Package(folder, seed, multiprocessors), torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(700, 2, size, generator=make).bfloat16() for _ in range(3))
     more: dict[str, Any] = {"cu_seqlens": torch.tensor([0, 3, 303, 690], dtype=torch.int32), "max_seqlen": 387}
@@ -243,7 +243,7 @@ def test_packed_rows_that_outgrow_their_first_keys_are_right(name: str, size: in
 @pytest.mark.parametrize("strength", [1, 5])
 @pytest.mark.parametrize("size", [1e36, 1e-12])
 def test_values_of_any_size_are_weighed(name: str, strength: int, size: float) -> None:
-    """Weights above 1 would carry large values beyond what float32 holds; far below it they would lose small ones."""
+    """Weights above 1 would take large values out of the range of float32; far below 1 they would lose small ones."""
     of, package = planned(name), Package(GENERATED / name)
     call = calls.make(of, Sizes(1, 300, 300, 2, 2, 64, 64, "bf16").of(of.spec), "cpu")
     q, k, v = call.operands
@@ -257,7 +257,7 @@ def test_values_of_any_size_are_weighed(name: str, strength: int, size: float) -
 
 @pytest.mark.parametrize("name", ["causal", "packed_causal"])
 def test_scores_as_coarse_as_the_room_above_them_are_weighed(name: str) -> None:
-    """From 2**30 on float32 tells log2 scores apart by 128, twice the room: m must not end 128 above any."""
+    """From 2**30 on, float32 resolves log2 scores to 128, twice the room: m must not end up 128 above any of them."""
     of, package = planned(name), Package(GENERATED / name)
     call = calls.make(of, Sizes(1, 200, 200, 1, 1, 64, 64, "bf16").of(of.spec), "cpu")
     q, k, v = call.operands
@@ -291,7 +291,7 @@ def test_a_fault_of_outgrown_rows_shows(fault: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["causal", "full", "sliding_window", "softcap"])
 @pytest.mark.parametrize("size", [64, 128])
 def test_rows_keep_their_bits_wherever_a_chunk_begins(name: str, size: int) -> None:
-    """Also where the first query's own key is the last one of a tile."""
+    """Also if the first query's own key is the last one of a tile."""
     of, package = planned(name), Package(GENERATED / name)
     call = calls.make(of, Sizes(1, 300, 300, 2, 2, size, size, "bf16").of(of.spec), "cpu")
     q, *others = call.operands
@@ -303,7 +303,7 @@ def test_rows_keep_their_bits_wherever_a_chunk_begins(name: str, size: int) -> N
 @pytest.mark.parametrize("size", [64, 128])
 @pytest.mark.parametrize("mask", ["causal", "causal, {sliding_window: {size: 200}}"])
 def test_rows_keep_their_bits_where_biases_hide_their_first_keys(mask: str, size: int, tmp_path: Path) -> None:
-    """Whether a tile with other keys of a row takes the mask is a matter of the chunk."""
+    """Whether a tile with other keys of a row takes the mask depends on the chunk."""
     text = f"name: padded\nmask: [{mask}]\nscore: [{{expr: score + bias}}]\ninputs: {{bias: {{axes: [batch, key]}}}}\n"
     of = rendered(RandomSpec("padded", text), tmp_path)
     package = Package(tmp_path / "padded")
@@ -321,7 +321,7 @@ def test_rows_keep_their_bits_where_biases_hide_their_first_keys(mask: str, size
 
 @pytest.mark.parametrize("size", [64, 128])
 def test_sinks_far_below_all_scores_are_no_reason_for_a_second_pass(size: int) -> None:
-    """Rows have the bits that they have without a sink: no row is measured from it."""
+    """Rows have the same bits as without a sink: no row takes it as its reference."""
     of, package = planned("sink_window"), Package(GENERATED / "sink_window")
     call = calls.make(of, Sizes(1, 300, 300, 2, 2, size, size, "bf16").of(of.spec), "cpu")
     found = []
@@ -332,7 +332,7 @@ def test_sinks_far_below_all_scores_are_no_reason_for_a_second_pass(size: int) -
 
 
 def test_a_sink_that_is_no_number_shows() -> None:
-    """A maximum of it and a number is the number: what a row is measured from must not lose it."""
+    """The maximum of NaN and a number is the number: the reference of a row must not lose the NaN."""
     of, package = planned("sink_window"), Package(GENERATED / "sink_window")
     for dtype in ("bf16", "fp16"):
         call = calls.make(of, Sizes(1, 300, 300, 2, 2, 64, 64, dtype).of(of.spec), "cpu")
@@ -377,8 +377,8 @@ def test_what_queries_add_learns_beside_what_keys_do(tmp_path: Path) -> None:
 def test_results_do_not_depend_on_what_comes_first(
     name: str, size: int, multiprocessors: int, lengths: tuple[int, int]
 ) -> None:
-    """Programs that go through many tiles, or one each; engines that are soon done, or late."""
-    # as many tiles as one program can do with come of one entry with four heads, but of several packed sequences
+    """Programs that process many tiles, or one each; engines that finish soon, or late."""
+    # one entry with four heads gives a program enough tiles; packed calls need several sequences
     entries = 1 if lengths == (450, 450) and not planned(name).spec.packed else 2
     package = Package(GENERATED / name, multiprocessors=multiprocessors)
     assert max(distances(package, planned(name), Sizes(entries, *lengths, 4, 2, size, size, "fp16"))) < CLOSE
@@ -395,7 +395,7 @@ def rendered(given: RandomSpec, folder: Path) -> Plan:
     return plan.build(loaded)
 
 
-# of which keys of a tile queries see nothing: the later ones, the earlier ones, or all of them between two others
+# the keys of a tile that queries do not see: later ones, earlier ones, or all of them between two other tiles
 APART = {
     "of later keys": "q >= k",
     "of earlier keys": "q >= k and q < k + 70",
@@ -414,7 +414,7 @@ def test_workers_pass_by_what_the_other_one_sees_alone(keep: str, kv_heads: int,
     assert max(distances(package, of, Sizes(1, 450, 450, 4, kv_heads, 128, 128, "fp16"))) < CLOSE
 
 
-# how scores fall with the distance, and whether a query's and a key's share of that are told apart
+# how scores fall with the distance, and whether the shares of a query and a key are separated
 SLOPES = {
     "score: [{expr: 'score + 0.25 * (k - q)'}]\nmask: [causal]": True,
     "score: [{expr: 'score + (q - k) * 0.0125'}]": True,
@@ -423,7 +423,7 @@ SLOPES = {
     "score: [alibi, {expr: 'score - abs(k - q) * 0.02'}]\nmask: [causal]": True,
     "score: [log_decay, alibi]\nmask: [causal]": True,
     "score: [{expr: 'score - (q - k) * slope'}]\ninputs: {slope: {axes: []}}\nmask: [{expr: 'k < q + 1'}]": True,
-    "score: [alibi]": False,  # keys behind a query are as far away
+    "score: [alibi]": False,  # keys after a query are as far away
     "score: [alibi]\nmask: [causal]\nsink: true": True,
     "score: [log_decay]\nmask: [causal]\nsink: true": True,
     "score: [{expr: 'score - 0.5 * (q - 2 * k)'}]\nmask: [causal]": False,
@@ -431,7 +431,7 @@ SLOPES = {
 }
 
 
-# wide heads take what is added to scores in the same two shares
+# wide heads take the terms added to scores in the same two shares
 @pytest.mark.parametrize(
     ("text", "size"), [*((text, 64) for text in SLOPES), *((text, 256) for text in [*SLOPES][::3])]
 )
@@ -444,7 +444,7 @@ def test_slopes_times_distances_are_right(text: str, size: int, tmp_path: Path) 
 @pytest.mark.parametrize(("name", "strength"), [("alibi", 1), ("log_decay", 30), ("causal", 1)])
 @pytest.mark.parametrize("size", [64, 128, 256])
 def test_the_lse_keeps_its_digits(name: str, strength: float, size: int) -> None:
-    """A product that begins with something large keeps little of a small score."""
+    """A product that begins with a large number keeps few digits of a small score."""
     call = calls.make(planned(name), Sizes(1, 400, 400, 8, 8, size, size, "bf16").of(planned(name).spec), "cpu")
     more: dict[str, Any] = dict(call.keywords)
     for given in call.learned:
@@ -455,7 +455,7 @@ def test_the_lse_keeps_its_digits(name: str, strength: float, size: int) -> None
     assert float((found - wanted).detach().abs().max()) < 1e-5
 
 
-# scores whose slopes are far from 1, and others' values where masks hide them
+# scores whose slopes are far from 1, and scores with other values where masks hide them
 STEEP = [
     "softcap: {cap: 1}",
     "{expr: '-2 * tanh(score / 3)'}",
@@ -528,7 +528,7 @@ def test_nothing_of_the_next_sequence_is_seen() -> None:
 MIXED = [(0, 0, 1, 300), (0, 0, 40, 60), (1, 200, 3, 500), (1, 200, 40, 60), (1000, 1, 1, 300), (1000, 1, 3, 500)]
 
 
-# where rows stand hangs on neither the size nor the tiles: other sizes show those of long sequences and of many
+# the places of rows depend on neither size nor tiles: other sizes cover only long sequences and many sequences
 @pytest.mark.parametrize(
     ("size", "multiprocessors", "first", "behind", "count", "longest"),
     [(64, multiprocessors, *given) for multiprocessors in (1, 5) for given in MIXED]
@@ -541,7 +541,7 @@ MIXED = [(0, 0, 1, 300), (0, 0, 40, 60), (1, 200, 3, 500), (1, 200, 40, 60), (10
 def test_every_row_of_mixed_sequences_is_found(
     size: int, multiprocessors: int, first: int, behind: int, count: int, longest: int
 ) -> None:
-    """Some are empty; rows before the first and behind the last are nobody's, and 0."""
+    """Some are empty; rows before the first and after the last one belong to no sequence, and are 0."""
     make = torch.Generator().manual_seed(0)
     lengths = torch.randint(0, longest + 1, (count,), generator=make)
     lengths[::3], lengths[-1] = 0, longest
@@ -565,7 +565,7 @@ WAITED = """\
     packed = pack(p, v_buffer.dtype)
 """
 LOADED_OVER = ("causal/hopper.py", "mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)", "stage = stage")
-# faults that come of what happens at once, and in tiles that packed sequences share out: file, right, wrong
+# faults of concurrency, and of the tiles that packed sequences share: file, correct code, faulty code
 MORE = {
     "values given back before their product is there": ("causal/hopper.py", WAITED + FREED, FREED + WAITED),
     "queries loaded over those that are read": LOADED_OVER,
@@ -599,15 +599,15 @@ MORE = {
         "packed_causal/hopper.py", "barriers(Q_STAGES, 2)", "barriers(Q_STAGES, 1)"
     ),
 }  # fmt: skip
-# faults that heads of 256 columns show, which have one stage of queries: where one tile holds all keys, or these wait
+# faults that heads of 256 columns show, with one stage of queries, if one tile holds all keys: otherwise these wait
 OF_ONE_STAGE = {"the only queries loaded over", "out stored over the next queries"}
-# and that tiles of as many keys show as a worker has rows, which some workers pass by
+# and faults that tiles with as many keys as a worker has rows show, as some workers pass them by
 OF_SHORT_TILES = {"a worker's tiles by the rows of the first one", "tiles passed by that are not given back"}
 TURNS = {fault: ("causal/hopper_backward.py", *told) for fault, told in IN_TURNS.items()}
 SEEN = {
     fault: told
     for fault, told in {**FAULTS, **TURNS, **MORE}.items()
-    if fault not in OF_WIDE_HEADS  # in assembly, which nobody runs here
+    if fault not in OF_WIDE_HEADS  # in assembly, which is not run here
 }
 
 
@@ -619,7 +619,7 @@ def test_a_fault_shows(fault: str, tmp_path: Path) -> None:
     name, size = file.partition("/")[0], 256 if wide else 128 if fault in PASSED else 64
     length = 50 if fault in OF_ONE_STAGE else 500
     package = faulty(file, right, wrong, tmp_path)
-    # most faults show in the first entry, those of what programs take in turns after many tiles
+    # most faults show in the first entry, those of programs that take many tiles in turns only after many of them
     entries = 1 if fault in FAULTS else 3
     of, sizes = planned(name), Sizes(entries, length, length, 4, 2, size, size, "fp16")
 

@@ -1,4 +1,4 @@
-"""Latent heads decode by the kernel for Hopper GPUs, run without one: results in any order of events, and faults."""
+"""The kernel for Hopper GPUs that decodes latent heads, run without one: results in any order of events, and faults."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def distance(
     package: Package, page: int, split: int, lengths: tuple[int, ...] = LENGTHS, new: int = 3, heads: int = 4,
     dtype: torch.dtype = torch.float16, form: str = "",
 ) -> float:  # fmt: skip
-    """How far new tokens' rows and LSE are from the reference's, as a part of these; 0 stands for no pages.
+    """The relative difference between the reference and new tokens' rows and LSE; a `page` of 0 means no pages.
 
-    A cache of float8 has scales of some form.
+    If `form` is given, the cache holds float8 with scales of this form.
     """
     shape = {"width": 576, "v_width": 512, "latent": True, "dtype": dtype}
     s = Sequences(lengths, [min(new, n) for n in lengths], heads, 1, **shape)
@@ -51,7 +51,7 @@ def distance(
 @pytest.mark.parametrize("split", [128, 1024])
 @pytest.mark.parametrize("new", [1, 3])
 def test_new_tokens_see_their_keys(page: int, split: int, new: int) -> None:
-    """Rows of nobody are NaN, and pages behind the last key are nobody's."""
+    """Rows of no sequence are NaN, and pages after the last key belong to no sequence."""
     for seed in range(2):
         assert distance(Package(LATENT, seed), page, split, new=new) < CLOSE
 
@@ -64,13 +64,13 @@ def test_rows_fill_more_than_a_tile() -> None:
 @pytest.mark.parametrize("page", [0, 5, 64])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_new_tokens_see_keys_of_float8(dtype: torch.dtype, page: int, form: str) -> None:
-    """Products are of float16, which rows of bfloat16 take over a power of 2 each."""
+    """Products are in float16, for which each row of bfloat16 is divided by a power of 2."""
     for new, split in ((1, 1024), (3, 128)):
         given = {"new": new, "dtype": dtype, "form": form}
         assert distance(Package(LATENT, new), page, split, **given) < (CLOSE if dtype == torch.float16 else 2 * CLOSE)
 
 
-# file, right, wrong
+# fault: correct code, faulty code
 FAULTS = {
     "keys copied over those that are read": ("mbarrier.wait(k_free.index(place), phase ^ 1)", "stage = stage"),
     "keys read before they have come": ("mbarrier.wait(k_ready.index(stage * 2 + 1), phase)", "stage = stage"),
@@ -86,7 +86,7 @@ FAULTS = {
 }  # fmt: skip
 
 
-# of float8, with a scale for each key or one for each sequence
+# the same with float8, with a scale for each key or one for each sequence
 FAULTS_OF_FLOAT8 = {
     "keys stored over those that are read": ("mbarrier.wait(k_free.index(stage * 2 + half), phase ^ 1)", "half = half"),
     "pages of the tile before": ("find_pages(pages_ptr, k_start + BLOCK_N, lo", "find_pages(pages_ptr, k_start, lo"),

@@ -1,4 +1,4 @@
-"""What only a large GPU can show: more elements than 32 bits count, more tiles than a grid's short axes hold."""
+"""Tests that need a large GPU: more elements than 32 bits count, more tiles than a grid's short axes hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT, T, D, HQ, HKV = 4100, 128, 128, 32, 2
 
 
 def results(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: bool) -> dict[str, torch.Tensor]:
-    """Out, LSE and gradients of the last of some sequences."""
+    """Out, LSE and gradients of the last of several sequences."""
     attention = importlib.import_module(f"generated.{name}").attention
     inputs = [x.detach() for x in (q, k, v)]
     more: dict[str, Any] = {}
@@ -47,7 +47,7 @@ def test_more_elements_than_32_bits_count(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["causal", "packed_causal"])
 def test_memory_beside_outputs_is_a_number_for_each_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The LSE forward; another vector of rows backward."""
+    """The LSE in the forward pass; one more vector of rows in the backward pass."""
     monkeypatch.setenv("ATTNFORGE_TARGET", "portable")
     importlib.import_module(f"generated.{name}.runtime").LaunchCache.known.clear()
     attention = importlib.import_module(f"generated.{name}").attention
@@ -57,8 +57,8 @@ def test_memory_beside_outputs_is_a_number_for_each_row(name: str, monkeypatch: 
     if name.startswith("packed"):
         q, k, v = (x.detach()[0].requires_grad_() for x in (q, k, v))
         more = {"cu_seqlens": torch.tensor([0, 8192], device="cuda", dtype=torch.int32), "max_seqlen": 8192}
-        rows += 16 * 4 * 4  # room for a sequence to begin at a multiple of 4
-    attention(q, k, v, **more).sum().backward()  # what is made once
+        rows += 16 * 4 * 4  # room for each sequence to begin at a multiple of 4
+    attention(q, k, v, **more).sum().backward()  # allocates what is made only once
     q.grad = k.grad = v.grad = None
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -67,10 +67,10 @@ def test_memory_beside_outputs_is_a_number_for_each_row(name: str, monkeypatch: 
     forward = torch.cuda.max_memory_allocated() - before - out.nbytes - upstream.nbytes
     gradients = torch.autograd.grad(out, (q, k, v), upstream)
     both = torch.cuda.max_memory_allocated() - before - out.nbytes - upstream.nbytes - sum(x.nbytes for x in gradients)
-    assert rows <= forward < rows + 512 and 2 * rows <= both < 2 * rows + 1024  # memory comes in pieces of 512 bytes
+    assert rows <= forward < rows + 512 and 2 * rows <= both < 2 * rows + 1024  # memory comes in units of 512 bytes
 
 
-LONG = 65_537 * 128  # rows of more tiles than a grid's second axis holds
+LONG = 65_537 * 128  # rows in more tiles than a grid's second axis holds
 
 
 def gradients(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **more: Any) -> tuple[torch.Tensor, ...]:
@@ -82,7 +82,7 @@ def gradients(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **mo
 
 @pytest.mark.parametrize("side", ["queries", "keys"])
 def test_more_tiles_than_a_short_axis_holds(side: str) -> None:
-    """Many queries of few keys, or the other way round: as many calls of as many rows come to the same."""
+    """Many queries of few keys agree with a call of the last ones, and few queries of many keys with a formula."""
     make = torch.Generator("cuda").manual_seed(0)
     rows, others = (torch.randn(1, n, 1, 16, generator=make, device="cuda", dtype=torch.bfloat16) for n in (LONG, 64))
     place = slice(-4096, None)
@@ -101,7 +101,7 @@ def test_more_tiles_than_a_short_axis_holds(side: str) -> None:
 
 def test_documents_of_more_parts_than_a_short_axis_holds() -> None:
     make = torch.Generator("cuda").manual_seed(0)
-    # whole documents: the last is compared with one alone, and masks keep their ranges for each 32 rows
+    # whole documents: the last one is compared with a call of its own, and masks keep ranges for each 32 rows
     length, document = 65_538 * 32, 64
     assert length % document == 0 and length // 32 > 65_535
     q, k, v = (torch.randn(1, length, 1, 16, generator=make, device="cuda", dtype=torch.bfloat16) for _ in range(3))

@@ -1,4 +1,4 @@
-"""CUDA graphs of both passes at the sizes of real models, where Hopper GPUs take kernels of their own."""
+"""CUDA graphs of both passes at the sizes of real models, for which Hopper GPUs use their own kernels."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ T, HQ, HKV, D = 4096, 8, 2, 128
 NAMES = ["causal", "packed_causal", "gpt_oss", "forgetting_transformer"]
 Tensors = tuple[torch.Tensor, ...]
 Call = Callable[..., torch.Tensor]
-# kernels for Hopper GPUs add gradients of queries up in any order
+# kernels for Hopper GPUs add up the gradients of queries in any order
 close = partial(torch.testing.assert_close, rtol=1.6e-2, atol=1e-4)
 
 
 def learned(name: str, seed: int) -> Tensors:
-    """q, k, v and what else of a call learns."""
+    """q, k, v and the other learned inputs of a call."""
     make = torch.Generator("cuda").manual_seed(seed)
     drawn: Callable[..., torch.Tensor] = partial(torch.randn, generator=make, device="cuda")
     lead = (2 * T,) if name == "packed_causal" else (2, T)
@@ -38,7 +38,7 @@ def learned(name: str, seed: int) -> Tensors:
 
 
 def attention_of(name: str) -> Call:
-    """The attention of a package as a function of what learns."""
+    """The attention of a package as a function of its learned inputs."""
     attention = importlib.import_module(f"generated.{name}").attention
     more: dict[str, Any] = {}
     if name == "packed_causal":
@@ -86,7 +86,7 @@ def test_a_graph_made_by_hand(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_graphed_callables(name: str) -> None:
     call = attention_of(name)
-    # tensors of the closure live as long as `call`: a graph keeps none of them
+    # tensors of the closure live as long as `call`: a graph does not keep them alive
     graphed = torch.cuda.make_graphed_callables(call, learned(name, 0))
     for seed in (1, 2):
         given = learned(name, seed)

@@ -1,4 +1,4 @@
-"""Kernels for Hopper GPUs: the portable ones' results, whatever the order of tiles, and what becomes of a failure."""
+"""Kernels for Hopper GPUs: results agree with the portable ones in any order of tiles, and failures are handled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Package:
         return out, lse
 
     def gradients(self, target: str, *args: torch.Tensor, **more: Any) -> tuple[torch.Tensor, ...]:
-        """The gradients of q, k and v by those of out and of the LSE, the same for all targets and dtypes."""
+        """The gradients of q, k and v from those of out and LSE, which are the same for all targets and dtypes."""
         learned = [x.detach().requires_grad_() for x in args]
         out, lse = self.call(target, *learned, **more)
         make = torch.Generator("cuda").manual_seed(1)
@@ -45,7 +45,7 @@ class Package:
         return torch.autograd.grad((out, lse), learned, (dout, dlse))
 
     def kernels(self, name: str = "forward") -> list[str]:
-        """The modules of the kernels of a pass that ran."""
+        """The modules of the kernels that ran in a pass."""
         known = self.runtime.LaunchCache.known.values()
         chosen = [cache.tiles[name] for cache in known if name in cache.tiles]
         return [tile[4].__name__.rpartition(".")[2] if len(tile) > 4 else "kernels" for tile in chosen]
@@ -92,7 +92,7 @@ def test_results_are_those_of_the_portable_kernels(
 
 
 def check_gradients(package: Package, *args: torch.Tensor, **more: Any) -> None:
-    """Holds the gradients of Hopper kernels against those of the portable ones."""
+    """Compares the gradients of kernels for Hopper GPUs with those of the portable ones."""
     found = package.gradients("hopper", *args, **more)
     assert package.kernels("backward") == ["hopper_launch"]
     expected = package.gradients("portable", *args, **more)
@@ -102,7 +102,7 @@ def check_gradients(package: Package, *args: torch.Tensor, **more: Any) -> None:
         for x, y in zip(found, expected, strict=True)
     ]
     if not all(close):
-        # among millions, one weight rounded the other way tells them apart: neither may be further from the truth
+        # one weight in millions that is rounded the other way makes a difference: neither may be further from the truth
         truth = package.gradients("portable", *(x.float() for x in args), **more)
         for x, y, exact in zip(found, expected, truth, strict=True):
             errors = [(gradient.float() - exact).abs() for gradient in (x, y)]
@@ -171,7 +171,7 @@ def test_learned_inputs_get_their_gradients_from_the_portable_kernels(
 
 
 def decays(*shape: int) -> torch.Tensor:
-    """Logarithms of decays, of which some begin a document."""
+    """Logarithms of decays, some of which begin a document."""
     found = torch.nn.functional.logsigmoid(torch.randn(*shape, device="cuda") + 4)
     return found.masked_fill(torch.rand(*shape, device="cuda") < 0.003, -torch.inf)
 
@@ -208,7 +208,7 @@ def test_decays_are_in_the_gradients_of_queries_keys_and_values(
     for x, y, exact in zip(found, expected, truth, strict=True):
         errors = [(gradient.float() - exact).abs() for gradient in (x, y)]
         assert errors[0].max() <= 1.5 * errors[1].max() and errors[0].mean() <= 1.25 * errors[1].mean()
-    # errors of rows do not add up in what their running sum gets
+    # errors of rows do not add up in the gradient of running sums
     assert (found_decay - exact_decay).norm() < 5e-3 * exact_decay.norm()
 
 
@@ -234,9 +234,9 @@ def test_decays_learn_by_programs_that_take_tiles_in_turns(name: str, monkeypatc
         learned = [x.detach().requires_grad_() for x in (*given, decay)]
         out, _ = package.call("hopper", *learned[:3], **more, log_decay=learned[3])
         found.append(torch.autograd.grad(out, learned, dout))
-    assert stages == [1, 2 if name == "log_decay" else 1]  # parameters of packed ones leave no room for a second
+    assert stages == [1, 2 if name == "log_decay" else 1]  # the parameters of packed ones leave no room for two
     one, turns = ([x.float() for x in gradients] for gradients in found)
-    # what programs add to memory comes in any order
+    # atomic adds of programs come in any order
     assert torch.equal(one[1], turns[1]) and torch.equal(one[2], turns[2])
     assert (one[0] - turns[0]).norm() < 1e-3 * one[0].norm() and (one[3] - turns[3]).norm() < 1e-4 * one[3].norm()
 
@@ -250,7 +250,7 @@ inputs: {x: {axes: [batch, token], description: what a token adds, grad: true}}
 
 
 def test_what_tokens_add_may_be_infinite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries that add -inf see no key, keys that do are seen by none, and NaN stays NaN."""
+    """Queries that add -inf see no key, keys that add it are seen by none, and NaN remains NaN."""
     pytest.importorskip("black")
     monkeypatch.setenv("ATTNFORGE_CACHE", str(tmp_path))
     torch.manual_seed(0)
@@ -331,7 +331,7 @@ def test_gradients_see_nothing_of_the_next_sequence(
 def test_a_row_has_the_same_bits_alone_and_in_a_batch(
     size: int, length: int, end: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also as the end of a prefix, whose tiles may be others: neither these nor other rows have a share in it."""
+    """Also as the end of a prefix, whose tiles may differ: neither they nor other rows affect a row."""
     torch.manual_seed(0)
     q, k, v = (random(33, length, 4, size) for _ in range(3))
     package = Package("causal", monkeypatch)
@@ -348,7 +348,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(
 def test_rows_that_outgrow_their_first_keys_are_right(
     name: str, size: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their tiles are done twice, and all other rows keep their bits."""
+    """Their tiles are processed twice, and all other rows keep their bits."""
     torch.manual_seed(0)
     q, k, v = (random(2, rows, 8, size) for _ in range(3))
     more: dict[str, Any] = {"log_decay": torch.zeros(2, rows, 8, device="cuda")} if name == "log_decay" else {}
@@ -375,7 +375,7 @@ def test_rows_that_outgrow_their_first_keys_are_right(
 def test_packed_rows_that_outgrow_their_first_keys_are_right(
     name: str, size: int, cuts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their tiles are done again one by one, and all other rows keep their bits."""
+    """Their tiles are redone one by one, and all other rows keep their bits."""
     torch.manual_seed(0)
     q, k, v = (random(cuts[-1] + 10, 4, size) for _ in range(3))
     longest = max(end - begin for begin, end in itertools.pairwise(cuts))
@@ -400,7 +400,7 @@ def test_packed_rows_that_outgrow_their_first_keys_are_right(
 @pytest.mark.parametrize("size", [64, 128, 256])
 @pytest.mark.parametrize("length", [1000, 4000])
 def test_a_row_has_the_same_bits_in_a_chunk(name: str, size: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the first query's own key is the last one of a tile."""
+    """Also if the first query's own key is the last one of a tile."""
     torch.manual_seed(0)
     q, k, v = (random(2, length, 4, size) for _ in range(3))
     package = Package(name, monkeypatch)
@@ -433,7 +433,7 @@ def test_nothing_of_the_next_sequence_is_seen(monkeypatch: pytest.MonkeyPatch) -
 def test_every_row_of_mixed_sequences_is_found(
     name: str, size: int, first: int, behind: int, count: int, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some are empty, some longer than told; rows before the first and behind the last are nobody's, and 0."""
+    """Some are empty, some longer than stated; rows before the first and after the last belong to none, and are 0."""
     torch.manual_seed(0)
     lengths = torch.randint(0, longest + 1, (count,)) * torch.randint(0, 3, (count,)).clamp(max=1)
     lengths[-1] = longest
@@ -454,7 +454,7 @@ def test_every_row_of_mixed_sequences_is_found(
 def test_a_sequence_with_more_queries_than_keys_reads_values_of_its_own_keys(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first queries see none; of shorter sequences there are no such tiles, and no values at their rows."""
+    """Its first queries see no keys; shorter sequences have no such tiles, and no values at their rows."""
     torch.manual_seed(0)
     q_lens, k_lens = (3000, 0, 3, 70), (1000, 40, 0, 2100)
     cuts_of_q, cuts_of_k = (torch.tensor((0, *x), device="cuda").cumsum(0).to(torch.int32) for x in (q_lens, k_lens))
@@ -511,7 +511,7 @@ attention(q, k, v)
 
 
 def test_an_earlier_kernel_that_failed_is_not_told_as_one_that_does_not_compile() -> None:
-    """In a process of its own, which nothing runs in any more."""
+    """In a process of its own, as nothing can run in it afterwards."""
     command, root = [sys.executable, "-c", AFTER_A_FAULT], Path(__file__).parents[2]
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=300)
     assert done.returncode == 1 and "device-side assert triggered" in done.stderr, done.stderr

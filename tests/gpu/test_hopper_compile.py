@@ -39,7 +39,7 @@ made, _ = compile.compiled(case, target)
 text = made.asm["llir"]
 print(text.count(" x i1>") - text.count("select <2 x i1>"))  # a choice of two becomes two comparisons
 """
-FEW = 24  # before the walk: what it takes of a program's place is worked out once for all warps
+FEW = 24  # before the loop: values that depend on a program's position are computed once for all warps
 REFUSED = f"""{UNLOWERED}
 import json
 
@@ -76,14 +76,14 @@ def test_products_are_not_serialized(
     (line,) = compiler.run(CODE + MEASURED, tmp_path, name, kernel, str(size), str(v_size))
     products, threads, spills, fits, *warnings = line.split("|")
     assert int(products) > 0
-    # two or three groups of four warps and the loader's, which counts as four
+    # two or three groups of four warps, and the loader's, which counts as four
     assert int(threads) == (16 if "wide" in kernel else 12) * 32
     assert not [warning for warning in warnings if "serialized" in warning]
     assert fits == "True"
     assert size == v_size or name == "packed_rope" or int(spills) <= FEW
 
 
-# terms that load much, in programs that may have no tile to mask
+# terms that load much data, in programs that may have no tile to mask
 @pytest.mark.parametrize(
     ("name", "kernel", "size"),
     [
@@ -102,7 +102,7 @@ def test_registers_are_set_before_they_are_read(
     name: str, kernel: str, size: int, compiler: Compiler, tmp_path: Path
 ) -> None:
     (line,) = compiler.run(CODE + MEASURED, tmp_path, name, kernel, str(size), str(size))
-    products, *_, fits = line.split("|")  # and no warning
+    products, *_, fits = line.split("|")  # and no warnings
     assert int(products) > 0 and fits == "True"
 
 
@@ -115,10 +115,10 @@ def test_products_of_wide_heads_leave_out_empty_columns(
 ) -> None:
     (line,) = compiler.run(CODE + COUNTED, tmp_path, "causal", "hopper_wide.backward", str(size), str(v_size))
     multiplied, added = map(int, line.split())
-    # scores, dK and dQ have those of q and k, dV and dP those of v, 16 rows at a time of 64
+    # scores, dK and dQ have the columns of q and k, dV and dP those of v, with 16 of 64 rows at a time
     v_columns = 1 << (v_size - 1).bit_length()
     assert multiplied == 64 // 16 * (3 * columns + 2 * v_columns)
-    # a thread adds 64 * 64 values of 128 threads, four at a time
+    # each of 128 threads adds its part of 64 * 64 values, four at a time
     assert added == columns // 64 * 8
 
 
@@ -143,6 +143,6 @@ def test_tiles_that_a_kernel_is_not_made_for_are_refused(
 
 @pytest.mark.parametrize("kernel", ["hopper.forward", "hopper_backward.backward"])
 def test_masks_compare_distances_one_by_one(kernel: str, compiler: Compiler, tmp_path: Path) -> None:
-    """A vector of truth values would become bits of a word, and be taken apart again by twice as many instructions."""
+    """A vector of truth values would be packed into a word, and unpacked again with twice as many instructions."""
     (found,) = compiler.run(CODE + BITS, tmp_path, "sliding_window", kernel, "128", "128")
     assert int(found) < 8

@@ -1,4 +1,4 @@
-"""A suite fails on seeded faults in kernels for Hopper GPUs, each as it could be made by mistake."""
+"""A suite fails on seeded faults in kernels for Hopper GPUs, each of which could be made by mistake."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ GENERATED = Path(__file__).parents[2] / "generated"
 hopper = torch.cuda.is_available() and torch.cuda.get_device_capability(0) == (9, 0)
 needs_hopper = pytest.mark.skipif(not hopper, reason="needs a Hopper GPU")
 
-# one case of causal attention, of several tiles each way, the last of which are short, and one of wide heads
+# one case of causal attention, with several tiles each way, the last of them short, and one with wide heads
 CASE = "test_values and d80: and not bfloat16 and not float32"
 WIDE_CASE = "test_values and d256: and bfloat16"
-PATIENCE = 180  # seconds for a suite that compiles first; a program that waits for what never comes takes more
+PATIENCE = 180  # seconds for a suite that compiles first; a program that waits forever exceeds them
 
 FORWARD, BACKWARD, WIDE = "causal/hopper.py", "causal/hopper_backward.py", "causal/hopper_wide.py"
-# the loader hands on what keys add to scores, and what masks read of them
+# the loader passes on the terms that keys add to scores, and the inputs that masks read for them
 ADDED, VECTORS = "log_decay/hopper.py", "transfusion/hopper.py"
 WAIT = "mbarrier.wait(added_ready.index(stage), at // STAGES & 1)"
-WINDOWED = "sliding_window/hopper_backward.py"  # its mask stands under a branch
-# the scale is a factor of tanh, and weights meet slopes of scores on their own
+WINDOWED = "sliding_window/hopper_backward.py"  # its mask is under a branch
+# the scale is a factor of tanh, and weights are multiplied by slopes of scores in a separate step
 CAPPED, SLOPED = "softcap/hopper.py", "softcap/hopper_backward.py"
-# fault: file, what stands there, what is put in its place
+# fault: file, code to replace, its replacement
 FAULTS = {
     "keys read before they have come": (
         FORWARD, "mbarrier.wait(k_ready.index(stage), at // STAGES & 1)", "stage = stage"
@@ -82,8 +82,8 @@ FAULTS = {
     "weights left out of the gradient of scores": (SLOPED, "    ds = ds * (dp - delta", "    ds = (dp - delta"),
     "what a query adds left out": (ADDED, "below = q_added[:, None] + ", "below = 0 * q_added[:, None] + "),
 }  # fmt: skip
-PASSED = {fault for fault in FAULTS if "passed by" in fault}  # more than 64 columns show them
-OF_WIDE_HEADS = {"wide sums that are never rescaled"}  # in a file of all heads
+PASSED = {fault for fault in FAULTS if "passed by" in fault}  # shown by more than 64 columns
+OF_WIDE_HEADS = {"wide sums that are never rescaled"}  # in a file for all heads
 ENDLESS = {
     "values waited for in the phase before", "what the next keys add waited for", "weights read before they are there"
 }  # fmt: skip
@@ -101,7 +101,7 @@ def copied(name: str, folder: Path) -> Path:
 
 
 def faulty(file: str, right: str, wrong: str, folder: Path) -> Path:
-    """A copy of a package with a fault."""
+    """A copy of a package with one fault."""
     package = copied(file.partition("/")[0], folder)
     path = folder / file
     text = path.read_text()
@@ -116,7 +116,7 @@ def on_gpu() -> dict[str, str]:
 
 
 def run(package: Path, case: str) -> tuple[int | None, str]:
-    """The exit code of a case in a package's suite, by kernels for Hopper GPUs, and what it says; None: no end."""
+    """The exit code of a case in a package's suite, by kernels for Hopper GPUs, and its output; None: it hangs."""
     options = ["-q", "-x", "-c", os.devnull, f"--rootdir={package.parent}", "-p", "no:cacheprovider", "-k", case]
     command = [sys.executable, "-m", "pytest", *options, str(package / f"test_{package.name}.py")]
     try:
@@ -143,11 +143,11 @@ def test_the_suite_fails_on(fault: str, tmp_path: Path) -> None:
     if code is None:
         assert fault in ENDLESS, "the suite has no end"
     else:
-        # for the fault's own reason: an error, not a file that no longer runs
+        # because of the fault: an error in results, not a file that no longer runs
         assert code == 1 and "AssertionError" in said, said[-2000:]
 
 
-# of rows whose later keys weigh far more than their first ones: no call of a suite has such
+# in rows whose later keys weigh far more than their first ones: no call of a suite has any
 OUTGROWN = {
     "no second pass": ("return outgrew(asked, 0, WORKERS)", "return 0 * outgrew(asked, 0, WORKERS)"),
     "rows that keep what they have outgrown": ("grows = first_lse != first_lse", "grows = first_lse < first_lse"),
@@ -177,7 +177,7 @@ def test_a_fault_of_tiles_done_again_has_its_place(fault: str) -> None:
     assert RETAKEN[fault][0] in (GENERATED / PACKED).read_text(), "bring this test up to date"
 
 
-# of programs that take many tiles of keys in turns: no call of a suite has as many
+# in programs that take many tiles of keys in turns: no call of a suite has so many
 IN_TURNS = {
     "keys of the other stage": ("(matrix(k_buffer, stage * WORKERS), ", "(matrix(k_buffer, (1 - stage) * WORKERS), "),
     "values of the other stage": ("matrix(v_buffer, stage * WORKERS", "matrix(v_buffer, (1 - stage) * WORKERS"),
@@ -218,10 +218,10 @@ def test_turns_with_a_fault_give_other_gradients_or_none(fault: str | None, tmp_
     try:
         done = subprocess.run(command, env=on_gpu(), capture_output=True, text=True, timeout=60)
     except subprocess.TimeoutExpired:
-        assert fault  # workers that wait for what never comes
+        assert fault  # workers that wait for something that never arrives
         return
     found = done.stdout.split()
     if fault and not found:
-        assert "[CUDA]" in done.stderr or "CUDA error" in done.stderr, done.stderr[-2000:]  # a barrier that is none
+        assert "[CUDA]" in done.stderr or "CUDA error" in done.stderr, done.stderr[-2000:]  # no such barrier
         return
     assert found == ["apart" if fault else "alike"], done.stderr[-2000:]

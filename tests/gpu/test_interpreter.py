@@ -1,4 +1,4 @@
-"""What the interpreter does less often in tests, and that kernels give what they gave."""
+"""Work that the interpreter does less often in tests, while kernels give the same results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _first(out_ptr, FAIL: tl.constexpr):
 
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The modules that are prepared, in order."""
+    """The modules that were prepared, in order."""
     names: list[str] = []
     prepare = getattr(triton_interpreter._patch_lang, "__wrapped__", triton_interpreter._patch_lang)
 
@@ -101,7 +101,7 @@ def test_overflow_is_worked_out_only_where_it_is_told(debug: bool, monkeypatch: 
 
 
 def as_they_were(monkeypatch: pytest.MonkeyPatch, *owners: tuple[Any, str]) -> None:
-    """Puts the interpreter's own functions back while a test lasts."""
+    """Restores the interpreter's own functions for the duration of a test."""
     for owner, name in owners:
         own = getattr(owner, name)
         monkeypatch.setattr(owner, name, getattr(own, "__wrapped__", own))
@@ -188,14 +188,14 @@ def test_operands_that_do_not_fit_are_refused_each_time() -> None:
 
 
 def _broad() -> None:
-    """Takes a frame of a quarter of a piece."""
+    """Takes a frame of a quarter of a chunk of Python's stack."""
 
 
 _broad.__code__ = _broad.__code__.replace(co_stacksize=500)
 
 
 def mapped(depth: int) -> int:
-    """The pages that 99 calls from so many calls below this one map anew."""
+    """The pages newly mapped by 99 calls, made `depth` calls below this one."""
     if depth:
         return mapped(depth - 1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -209,7 +209,7 @@ def test_calls_have_room_however_deep_a_test_makes_them() -> None:
 
 
 def test_it_is_told_when_it_was_asked_for_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions of Triton's own that are compiled call nothing that is interpreted."""
+    """Triton's own functions, once compiled, call nothing that is interpreted."""
     monkeypatch.setattr(triton.language, "sum", triton.JITFunction.__new__(triton.JITFunction))
     runtime = GENERATED / "causal" / "runtime.py"
     spec = importlib.util.spec_from_file_location("late_runtime", runtime)

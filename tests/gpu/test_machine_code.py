@@ -1,4 +1,4 @@
-"""What is wrong with a kernel's machine code: registers that a warp shares, and that some way leaves unset."""
+"""Faults of a kernel's machine code: registers shared by a warp that remain unset on some path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `profile` tells of kernels: which tensors they move, how ncu is asked and read, and what is said if it fails."""
+"""The reports of `profile`: which tensors kernels move, how ncu is called and read, and what happens if it fails."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ LEAST = [Least("forward", 62914560, 20971520), Least("backward_dq", 104857600, 1
 
 @pytest.fixture
 def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on the PATH whose `ncu` notes how it is asked and answers with a page."""
+    """A folder on the PATH whose `ncu` records how it is called and answers with a page."""
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "ncu"
@@ -395,7 +395,7 @@ def test_a_place_is_counted_once() -> None:
 
 
 def test_the_call_that_is_looked_at_is_the_third_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of `main` but the GPU: on a CPU, with plain PyTorch in the place of the package."""
+    """All of `main` except the GPU: on a CPU, with plain PyTorch in place of the package."""
     loaded = arguments.load(["causal"])
     ((path, spec),), (package,) = loaded.items(), arguments.packages(loaded)
     emit.write([package], tmp_path)

@@ -1,4 +1,4 @@
-"""What is recorded of measurements, and the page made of it."""
+"""Records of measurements, and the page generated from them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_rope_outside_is_what_rope_inside_is(monkeypatch: pytest.MonkeyPatch) ->
     rows = record.outside([Sizes(1, 20, 20, 2, 2, 16, 16, "fp32")], "cpu")
     assert [(result.sizes.k_len, result.pairs, result.replayed) for result in rows] == [(20, 2 * 210, True)]
     took = {row.name: row.forward_ms for row in rows[0].rows}
-    # the third of five rounds: all four have their turn in each, and the second one begins it
+    # the third of five rounds: each of the four is timed once per round, and the second one begins this round
     assert took == {"outside, compiled": 9, "outside, eager": 10, "without RoPE": 11, "attnforge": 12}
     inside, compiled, eager, without = found[:4]
     assert torch.allclose(inside, compiled, atol=1e-5) and torch.allclose(inside, eager, atol=1e-5)

@@ -1,4 +1,4 @@
-"""The stress test: its shapes, what it refuses, and what becomes of a call that stands still."""
+"""The stress test: its shapes, what it refuses, and how it handles a call that hangs."""
 
 from __future__ import annotations
 

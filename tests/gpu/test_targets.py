@@ -1,4 +1,4 @@
-"""What measures both targets, on a Hopper GPU: `bench`, the trials of `tune`, and the launches of `profile`."""
+"""Tools that measure both targets, on a Hopper GPU: `bench`, the trials of `tune`, and the launches of `profile`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_bench_times_each_target_and_the_ceiling() -> None:
     assert all(row.forward_ms and row.backward_ms and row.both_mib is not None for row in rows.values()), rows
     assert not any(row.note for row in rows.values()) and set(both.kernels) == {"forward", "backward"}
     assert all(rate and rate > 100 for rate in both.ceiling)
-    # heads of 128 columns whose values have fewer have no kernels for Hopper GPUs backward
+    # heads of 128 columns with narrower values have no backward kernels for Hopper GPUs
     rows = {row.name: row for row in forward.rows}
     assert rows["hopper"].forward_ms and rows["hopper"].backward_ms is None and rows["portable"].backward_ms
     (alone,) = bench.run(spec, package, [SIZES], [], target="hopper", backward=False)
@@ -59,7 +59,7 @@ def test_launches_of_each_target_are_known(target: str, tmp_path: Path) -> None:
     ((_, spec),), (package,) = loaded.items(), arguments.packages(loaded)
     bench.functions(package, tmp_path)  # writes it
     attention, runtime = profile.package(tmp_path / "rope_gqa")
-    runtime.LaunchCache.known.clear()  # of the other target: a process has a module once
+    runtime.LaunchCache.known.clear()  # of the other target: a process imports a module only once
     planned = profile.plan.build(spec)
     with targets.asked(target):
         once = profile.passes(attention, calls.make(planned, SIZES, "cuda"), backward=True)

@@ -1,4 +1,4 @@
-"""Tiles that were tuned: read with their mistakes told, rendered, searched, chosen, and written again."""
+"""Tuned tiles: read with reports of their mistakes, rendered, searched, chosen, and written again."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def made(spills: int = 0, shared: int = 1024, warnings: tuple[str, ...] = ()) ->
 
 def test_the_best_are_timed_again_in_turns() -> None:
     tried = [Tile(64, 64, 4, stages) for stages in range(1, 8)]
-    first = [0.5, 0.9, 0.6, 0.7, 0.8, 0.95, 1.5]  # the first one met a cold GPU, the last one alone spills nothing
+    first = [0.5, 0.9, 0.6, 0.7, 0.8, 0.95, 1.5]  # the first one met a cold GPU, only the last one has no spills
     trials = [Trial(x, made(spills=0 if x == tried[-1] else 9), "", ms) for x, ms in zip(tried, first, strict=True)]
     trials.append(Trial(Tile(32, 32, 4, 1), None, "does not fit"))
     order: list[Tile] = []
@@ -408,7 +408,7 @@ def test_a_tile_is_tried_in_the_place_of_the_present_ones(
 
 
 def test_a_search_finds_rows_of_both_targets_and_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of `run` but compiling and the GPU: the more stages, the faster; forward on Hopper GPUs does not run."""
+    """All of `run` except compiling and the GPU: more stages are faster, and Hopper's forward pass does not run."""
     portable, lacking, backward = FORWARD, Place("hopper", "forward", 128), Place("hopper", "backward", 128)
     put: dict[Place, Tile] = {}
 

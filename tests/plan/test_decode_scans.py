@@ -250,7 +250,7 @@ def test_late_differences_are_as_exact_as_early_ones(variant: Find) -> None:
     given: Values = {"split_size": 128, "return_lse": True, **c.pages()}
     found = []
     for early in (0.0, -4000.0):
-        # a stretch further on such sums are as far apart as a millionth of them
+        # float32 numbers are 1/32 apart at the sum of these values, -512,000
         rows[0][:128] = early
         values = c.stored(rows)
         found.append(module.decode.attend_with_cache(torch.stack(s.q), c.k, c.v, s.seq_lens, log_decay=values, **given))

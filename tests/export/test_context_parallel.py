@@ -1,4 +1,4 @@
-"""Attention of tokens that ranks share out: the results and gradients of one call over all tokens."""
+"""Attention over tokens that are split among ranks: the results and gradients of one call over all tokens."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def decays(*sizes: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Call:
-    """A spec, and what a call gives beside q, k and v: with the axes of tokens, and what of it learns."""
+    """A spec, and a call's arguments besides q, k and v: their token axes, and which of them are learned."""
 
     text: str
     inputs: Callable[[], Values] = dict
@@ -174,7 +174,7 @@ CALLS = {
         tokens=LONG,
     ),
 }  # fmt: skip
-NEIGHBOURS = [name for name, call in CALLS.items() if call.tokens == LONG]  # ranks that send all keys would send more
+NEIGHBOURS = [name for name, call in CALLS.items() if call.tokens == LONG]  # sending all keys would send more
 RANKS = min(3, torch.cuda.device_count()) if devices.GPU else 3
 ORDERS = {"from both ends": True, "in one stretch": False}
 IN_ONE_STRETCH = ("padding", "packed", *NEIGHBOURS)
@@ -183,19 +183,19 @@ ASKED = [(name, order) for name in CALLS for order in ORDERS if ORDERS[order] or
 
 @dataclass(frozen=True)
 class Ran:
-    """A folder with what ranks found of each call, and what one process did."""
+    """A folder with the results of ranks for each call, and the results of one process."""
 
     folder: Path
     expected: dict[str, Values]
 
     def found(self, name: str, order: str) -> Values:
-        """What ranks found of a call."""
+        """The results of ranks for a call."""
         return dict(torch.load(self.folder / f"{[*CALLS].index(name)} {order}.found"))
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """What all calls give to ranks and to one process."""
+    """The results of all calls, from several ranks and from one process."""
     if RANKS < 2:
         pytest.skip("needs two GPUs")
     folder = tmp_path_factory.mktemp("ranks")
@@ -259,7 +259,7 @@ def test_ranks_find_what_one_call_does(ran: Ran, name: str, order: str) -> None:
 
 @pytest.fixture
 def first_of_two() -> Iterator[None]:
-    """A group of two ranks, of which the other one never answers."""
+    """A group of two ranks, the other of which never answers."""
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     yield
     dist.destroy_process_group()
@@ -326,7 +326,7 @@ def test_tokens_that_do_not_come_out_even_are_not_cut(of_pairs: ModuleType) -> N
 def test_calls_that_name_a_group_are_compiled(of_pairs: ModuleType) -> None:
     given = devices.moved(mistaken())
     compiled = torch.compile(of_pairs.attention, fullgraph=True, dynamic=True, backend="eager")
-    assert compiled(**given, group=dist.group.WORLD).shape == given["q"].shape  # the other rank's keys are any
+    assert compiled(**given, group=dist.group.WORLD).shape == given["q"].shape  # the other rank's keys are arbitrary
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +337,7 @@ def of_windows(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 def windowed(window: int | float) -> Values:
-    """The tokens of one of two ranks, whose stretches are as long as a window of 256 and what it is rounded up to."""
+    """One of two ranks' tokens, in stretches as long as a window of 256 and the step that its start is rounded to."""
     return {name: seeded(B, 1024, HEADS, D) for name in "qkv"} | angles(2048) | {"window": window}
 
 
@@ -350,19 +350,19 @@ def test_a_window_asks_for_the_keys_of_neighbours_alone(
     exchange = dist.all_to_all_single
 
     def exchanged(found: torch.Tensor, sent: torch.Tensor, *sizes: Any, **group: Any) -> None:
-        assert found.is_contiguous() and sent.is_contiguous()  # ranks send memory as it is
+        assert found.is_contiguous() and sent.is_contiguous()  # memory is sent as it is laid out
         asked.append(len(found))
         exchange(found, sent, *sizes, **group)
 
     monkeypatch.setattr(dist, "all_to_all_single", exchanged)
     given = devices.moved(windowed(100))
-    # batch entries next to each other in memory
+    # the batch is the innermost dimension in memory
     given |= {
         name: given[name].expand(2, -1, -1, -1).permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2) for name in "qkv"
     }
     given["k"].requires_grad_()
     of_windows.attention(**given).sum().backward()
-    # the last rank's stretches stand next to each other, so one is sent to it, and two to the others
+    # the last rank's stretches are adjacent, so one piece is sent to it, and two to each of the others
     assert asked == [256, 256, 256]
 
 
@@ -399,7 +399,7 @@ def test_a_mesh_that_is_no_group_of_this_rank_is_told(of_pairs: ModuleType) -> N
 def test_one_process_alone_has_all_tokens(of_pairs: ModuleType) -> None:
     given = devices.moved(mistaken(7))
     found = of_pairs.attention(**given)
-    # of more keys than queries it gives the position of the first query, for which a GPU has a kernel of its own
+    # with more keys than queries it passes the position of the first query, for which GPUs have a separate kernel
     torch.testing.assert_close(found, sys.modules["pairs_of_ranks"].attention(**given))
     assert torch.equal(of_pairs.whole(of_pairs.part(given["q"], 1), 1), given["q"])
 
@@ -411,7 +411,7 @@ torch.testing.assert_close(context_parallel.whole(out, 1), layer(hidden))
 
 
 def page() -> str:
-    """The program of the page, of small sizes and without a group of its own."""
+    """The program on the page, with small sizes and without creating a group of its own."""
     text = (ROOT / "docs" / "context-parallel.md").read_text(encoding="utf-8")
     code = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
     for there, here in (

@@ -1,4 +1,4 @@
-"""Modules for FlexAttention: the same results as the printed reference, or a reason why there is none."""
+"""Modules for FlexAttention give the same results as the printed reference, or a reason why there is none."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ inputs:
   calm: {axes: [key, batch], default: 0.75, min: 0.5}
 """,
     "numbers": "mask: [causal]\nscore:\n  - expr: q_len - 3\n",
-    # of what a call tells, numbers that Python has none for: 5 and 0.75 are those of the inputs
+    # expressions of a call's numbers for which Python raises an error: the inputs are 5 and 0.75
     "poles": """
 mask:
   - expr: "k <= q and k >= k_len % (q_len // 512) - q_len or log(size - 0.75) > k"
@@ -284,7 +284,7 @@ score: [softcap: {cap: 3.0}]
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant as both modules compute it."""
+    """A variant, as computed by both modules."""
 
     planned: plan.Plan
     texts: reference.Oracle
@@ -317,7 +317,7 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Varian
 
 
 def test_what_leaves_int32_is_computed_from_int64(tmp_path: Path) -> None:
-    """FlexAttention's compiled functions count places in int32, and a call's numbers may be int32."""
+    """Positions are int32 in FlexAttention's compiled functions, and numbers of a call may be int32, too."""
     path = written("far", HAND_MADE["far"], tmp_path)
     loaded = spec.load(path, terms=resources.terms_for(path))
     text = render.export(loaded, "flex")
@@ -337,24 +337,24 @@ def module(text: str, path: Path) -> dict[str, Any]:
     found = importlib.util.spec_from_file_location(path.stem, path)
     assert found is not None and found.loader is not None
     made = importlib.util.module_from_spec(found)
-    sys.modules[path.stem] = made  # flex_attention looks there for what its functions name
+    sys.modules[path.stem] = made  # flex_attention looks up there the names that its functions use
     found.loader.exec_module(made)
     return vars(made)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Sizes of a call: the lengths of one sequence of a batch, or of each packed one."""
+    """Sizes of a call: the length of all sequences of a batch, or of each packed sequence."""
 
     q_lens: tuple[int, ...]
     k_lens: tuple[int, ...]
     heads: tuple[int, int]
     dtype: torch.dtype = torch.float64
-    widths: tuple[int, int] = (8, 6)  # of q·k and of v
+    widths: tuple[int, int] = (8, 6)  # columns of q and k, and of v
 
 
 def arguments(of: Variant, case: Case, *, whole: bool = True) -> tuple[list[torch.Tensor], dict[str, Any]]:
-    """q, k, v and keywords; where `whole` is not asked for, axes that may be of size 1 are."""
+    """q, k, v and keywords; unless `whole`, axes that may have size 1 do."""
     torch.manual_seed(sum(case.q_lens) * 100 + sum(case.k_lens))
     (Hq, Hkv), (D, Dv), B = case.heads, case.widths, 2
     if not of.planned.spec.grouped:
@@ -432,7 +432,7 @@ def dense(
     enable_gqa: bool = False,
     return_aux: Any = None,
 ) -> tuple[torch.Tensor, Any]:
-    """What flex_attention computes, differentiable on a CPU: the functions take places that broadcast."""
+    """The results of flex_attention, differentiable on a CPU: its functions get indices that broadcast."""
     assert enable_gqa or q.shape[1] == k.shape[1]
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     score = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -449,7 +449,7 @@ def dense(
 
 
 def gradients(of: Variant, function: Function, operands: list[torch.Tensor], keywords: dict[str, Any]) -> Any:
-    """Out, LSE and the gradients of all that learns."""
+    """Output, LSE and the gradients of everything learned."""
     learn = {a.name for a in of.planned.arguments if a.grad}
     operands = [x.clone().requires_grad_() for x in operands]
     keywords = {name: x.clone().requires_grad_() if name in learn else x for name, x in keywords.items()}
@@ -457,12 +457,12 @@ def gradients(of: Variant, function: Function, operands: list[torch.Tensor], key
     seen = torch.where(lse == -torch.inf, 0, lse)
     loss = (out * torch.linspace(-1, 1, out.numel(), device=out.device).view(out.shape)).sum() + (seen * seen).sum()
     learned = [*operands, *(keywords[name] for name in sorted(learn))]
-    # a score may hang on nothing that learns
+    # a score may depend on nothing that is learned
     return out, lse, *torch.autograd.grad(loss, learned, materialize_grads=True)
 
 
 def telling() -> list[str]:
-    """Shipped variants that say something which no one before them says: a word, a kind of input, or a way of rows."""
+    """Shipped variants with something that none before them has: a word, a kind of input, or a layout of tensors."""
     found, known = [], set[object]()
     for name, path in SHIPPED.items():
         one = spec.load(path, terms=resources.terms_for(path))
@@ -477,7 +477,7 @@ def telling() -> list[str]:
 @pytest.mark.parametrize("name", [*telling(), *HAND_MADE])
 def test_flex_attention_gives_what_the_reference_gives(name: str, variants: Callable[[str], Variant]) -> None:
     of = variants(name)
-    # PyTorch traces the functions for each case; with all of them the next test calls those of the shipped ones, too
+    # PyTorch traces the functions for each case; the next test calls those of shipped variants with all cases, too
     for case in cases(of)[1 : 2 if name in SHIPPED else None]:
         operands, keywords = arguments(of, case)
         got = of.exported["attention"](*operands, **keywords, return_lse=True)
@@ -531,7 +531,7 @@ def test_rows_that_no_sequence_has_are_zero(
     for ends in (slice(1, -1), slice(0, -1), slice(1, None)):
         cuts = {x: keywords[x][ends] for x in ("cu_seqlens_q", "cu_seqlens_k")}
         want = gradients(of, of.reference, operands, keywords | cuts)
-        if ends == slice(1, -1):  # PyTorch traces the functions for each call
+        if ends == slice(1, -1):  # only once, as PyTorch traces the functions for each call
             got = of.exported["attention"](*operands, **keywords | cuts, return_lse=True)
             torch.testing.assert_close(got, want[:2], rtol=1e-9, atol=1e-10)
         with monkeypatch.context() as patch:
@@ -600,7 +600,7 @@ def test_more_queries_than_keys_are_refused_where_each_needs_one(variants: Calla
         of.exported["attention"](*operands, **keywords)
 
 
-# what torch 2.11 fails to compile, with errors of its own
+# variants that torch 2.11 fails to compile, with errors of its own
 NOT_COMPILED = {(n, True) for n in ("functions", "axes", "packed_axes", "packed_tables")}
 NOT_COMPILED |= {("functions", False), ("tables", False)}
 
@@ -616,7 +616,7 @@ def test_gradients_of_flex_attention(
 
         request.applymarker(pytest.mark.xfail(raises=TorchDynamoException, strict=False))
     of = variants(name)
-    # fewer columns than 16 it does not compile, and fewer than 128 queries not in float32
+    # it does not compile fewer than 16 columns, nor fewer than 128 queries in float32
     lens = ((70, 0, 59), (70, 3, 61)) if of.planned.spec.packed else ((150,), (190,))
     case = Case(*lens, (4, 2), torch.float32, (32, 16))
     operands, keywords = arguments(of, case)

@@ -1,4 +1,4 @@
-"""Layers of generated attention: the results of the same layers in plain PyTorch, or a reason why there are none."""
+"""Layers with generated attention give the results of the same layers in plain PyTorch, or a reason for having none."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BEFORE = k <= q
 
 
 def asked(name: str) -> str:
-    """The text of a shipped spec, with a module among its exports."""
+    """The text of a shipped spec, with `module` among its exports."""
     text = resources.variants()[name].read_text()
     found = re.search(r"^exports: \[(.*)\]\n", text, re.MULTILINE)
     wanted = [*(found[1].split(", ") if found else ()), "module"]
@@ -46,7 +46,7 @@ def asked(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., ModuleType]]:
-    """Makes `module.py` of a shipped spec, or of a text."""
+    """Makes `module.py` for a shipped spec, or for a text."""
     folder = tmp_path_factory.mktemp("packages")
     (folder / PACKAGES).mkdir()
 
@@ -69,7 +69,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., 
 
 
 def turned(x: torch.Tensor, dims: int, interleaved: bool, theta: float) -> torch.Tensor:
-    """x (B, T, H, D) with pairs of its first columns turned by the angles of their rows."""
+    """x (B, T, H, D) with pairs of its first columns rotated by the angles of their rows."""
     angles = torch.arange(x.shape[1])[:, None] * theta ** (-2 * torch.arange(dims // 2) / dims)
     head, rest = x[..., :dims], x[..., dims:]
     parts = head.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else head.chunk(2, -1)
@@ -80,16 +80,16 @@ def turned(x: torch.Tensor, dims: int, interleaved: bool, theta: float) -> torch
 
 @dataclass(frozen=True)
 class Case:
-    """A spec, how its layer is made, and what the layer's scores are."""
+    """A spec, how its layer is made and called, and how it computes scores."""
 
     spec: str
     text: str = ""
     made: dict[str, Any] = field(default_factory=dict)
     given: dict[str, Any] = field(default_factory=dict)
     keep: torch.Tensor = BEFORE
-    score: Score = lambda score, layer, x: score  # beside what is given
+    score: Score = lambda score, layer, x: score  # besides a given bias
     rope: tuple[int, bool, float] | None = None
-    more: tuple[str, ...] = ()  # names of the state beside the usual ones
+    more: tuple[str, ...] = ()  # names in the state besides the usual ones
 
 
 def decay(score: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Tensor:
@@ -169,7 +169,7 @@ def made(case: Case, package: Callable[..., ModuleType]) -> Any:
 
 
 def plain(layer: Any, case: Case, x: torch.Tensor, context: torch.Tensor | None = None) -> torch.Tensor:
-    """What the layer is to give, in operations of PyTorch on its weights."""
+    """The expected result of the layer, computed from its weights with PyTorch operations."""
 
     def linear(part: Any, given: torch.Tensor) -> torch.Tensor:
         return F.linear(given, part.weight, part.bias)
@@ -198,7 +198,7 @@ def plain(layer: Any, case: Case, x: torch.Tensor, context: torch.Tensor | None 
 
 
 def results(call: Callable[[torch.Tensor], torch.Tensor], layer: Any, x: torch.Tensor) -> list[torch.Tensor]:
-    """What a call gives, and the gradients of x and of all weights."""
+    """The result of a call, and the gradients of x and of all weights."""
     x = x.clone().requires_grad_()
     out = call(x)
     torch.manual_seed(2)
@@ -212,7 +212,7 @@ def agree(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
 
 @pytest.fixture(autouse=True)
 def on_device() -> Iterator[None]:
-    """Has everything made where kernels run."""
+    """Creates all tensors where kernels run."""
     with devices.default():
         yield
 
@@ -345,7 +345,7 @@ def test_a_call_that_is_refused_leaves_a_cache_as_it_was(package: Callable[..., 
 
 
 def test_learned_values_of_packed_tokens_are_made_of_them(package: Callable[..., ModuleType]) -> None:
-    """Whether an axis of sequences, that packed tensors lack, stands in the spec or not."""
+    """Whether or not the spec has a batch axis, which packed tensors lack."""
     text = "layout: packed\nmask: [causal]\nscore: [expr: 'score + decay[q] - decay[k]']\ninputs: {decay: {axes: AXES, "
     text += "grad: true, scan: cumsum}}"
     found = []
@@ -395,7 +395,7 @@ def test_what_a_cache_cannot_have_is_refused(package: Callable[..., ModuleType])
 def test_rows_with_other_axes_are_refused(
     layout: str, rows: tuple[int, ...], axes: str, package: Callable[..., ModuleType]
 ) -> None:
-    """Before a projection takes one axis for another."""
+    """Before a projection mistakes one axis for another."""
     layer = made(Case(f"other_axes_{layout}", f"layout: {layout}\nmask: [causal]\nscore: [log_decay]"), package)
     given = {"cu_seqlens": torch.tensor([0, T], dtype=torch.int32), "max_seqlen": T} if layout == "packed" else {}
     with pytest.raises(ValueError, match=re.escape(f"x: expected shape ({axes}, hidden_size), got {(*rows, HIDDEN)}")):
@@ -423,7 +423,7 @@ def test_rows_with_other_columns_are_refused(package: Callable[..., ModuleType])
 def test_a_longest_length_that_is_none_is_told(
     longest: Any, error: type[Exception], told: str, package: Callable[..., ModuleType]
 ) -> None:
-    """Where tables of angles are made, as where kernels are launched."""
+    """Both if tables of angles are made and if kernels are launched right away."""
     for rope in ("", "rope: {layout: half}\n"):
         layer = made(Case(f"longest{len(rope)}", f"layout: packed\n{rope}mask: [causal]"), package)
         with pytest.raises(error, match=f"^max_seqlen: expected {told}$"):
@@ -442,7 +442,7 @@ def test_tables_stay_exact_whatever_the_module_becomes(package: Callable[..., Mo
 
 
 def test_a_layer_without_memory_takes_a_state_as_it_is(package: Callable[..., ModuleType]) -> None:
-    """As checkpoints are loaded without a copy: tables, which are in none, are made where the weights are."""
+    """As when a checkpoint is loaded without a copy: tables, which it does not have, are made where the weights are."""
     layer, x = made(CASES["rotated, with all that there is"], package), torch.randn(B, T, HIDDEN)
     with torch.device("meta"):
         given = WHOLE | {"num_kv_heads": layer.num_kv_heads, "head_dim": D, "rope_theta": 500.0}
@@ -453,7 +453,7 @@ def test_a_layer_without_memory_takes_a_state_as_it_is(package: Callable[..., Mo
 
 
 def test_weights_may_come_when_they_are_needed(package: Callable[..., ModuleType]) -> None:
-    """As where they are offloaded: those of each projection are on meta until its own call."""
+    """As with offloading: the weights of a projection are on meta until it is called."""
     layer, x = made(CASES["rotated, with all that there is"], package), torch.randn(B, T, HIDDEN)
     want, weight = layer(x), layer.q_proj.weight
 
@@ -469,7 +469,7 @@ def test_weights_may_come_when_they_are_needed(package: Callable[..., ModuleType
 def test_a_layer_trains_after_its_tables_were_made_in_inference_mode(
     positions: int, package: Callable[..., ModuleType]
 ) -> None:
-    """Whether they grew or the layer moved."""
+    """Whether the tables grew or the layer was moved."""
     case = Case("gpt_oss", made={"max_positions": positions}, rope=(D, False, 1e4))
     layer, x = made(case, package), torch.randn(B, T, HIDDEN)
     with torch.inference_mode():
@@ -500,12 +500,12 @@ def test_a_compiled_layer_decodes_without_a_break(name: str, package: Callable[.
     layer, x, graphs = made(Case(name, made=WHOLE), package), torch.randn(B, 7, HIDDEN), []
     torch.compiler.reset()
     compiled = torch.compile(layer, backend=lambda graph, given: graphs.append(graph) or graph, fullgraph=True)
-    # the device of a `with` calls each function of torch through one in Python, and some cannot be traced so
+    # `with` a device, torch calls each function through one in Python, and some cannot be traced that way
     with torch.no_grad(), x.device:
         caches = [layer.new_cache(B, 8) for _ in range(2)]
         for part in x.split([4, 1, 1, 1], 1):
             agree([compiled(part, cache=caches[0])], [layer(part, cache=caches[1])])
-    # one for the prompt, one for all tokens behind it
+    # one for the prompt, one for all tokens after it
     assert len(graphs) == 2
 
 
@@ -548,7 +548,7 @@ def test_every_variant_has_a_module_or_a_reason(tmp_path: Path) -> None:
 
 def test_names_of_modules_are_known() -> None:
     public = {name for name in dir(torch.nn.Module()) if not name.startswith("_")} - {"T_destination"}
-    # other libraries give all modules methods of their own
+    # other libraries add methods of their own to all modules
     torchs = {
         name for name in public if getattr(getattr(torch.nn.Module, name, None), "__module__", "torch")[:5] == "torch"
     }

@@ -1,4 +1,4 @@
-"""Models of transformers with generated attention: the results of their `eager` one, or an error that says why not."""
+"""Models of transformers with generated attention give the results of `eager`, or an error that says why not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WINDOW: dict[str, Any] = {"sliding_window": 5}
 
 @dataclass(frozen=True)
 class Family:
-    """A class of models, what makes a tiny one, and the spec of its layers."""
+    """A class of models, the settings of a tiny one, and the spec of its layers."""
 
     model: str
     spec: str
@@ -77,9 +77,9 @@ DECODERS = {
         WINDOW | {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention", "full_attention"]},
         config="Gemma3TextConfig",
     ),
-    # asks for masks of windows that no layer has
+    # asks for masks with a window, although no layer has one
     "qwen2_moe": Family("Qwen2MoeForCausalLM", "causal", {"num_experts": 2, "num_experts_per_tok": 1}),
-    # its window stands in its mask alone
+    # its window appears only in its mask
     "phimoe": Family(
         "PhimoeForCausalLM", "runtime_window", WINDOW | {"num_local_experts": 2, "num_experts_per_tok": 2}
     ),
@@ -88,7 +88,7 @@ DECODERS = {
         "sink_window",
         WINDOW | {"num_local_experts": 2, "num_experts_per_tok": 1, "rope_parameters": ROPE},
     ),
-    # sinks in layers with a window alone
+    # sinks only in layers with a window
     "mimo": Family(
         "MiMoV2FlashForCausalLM",
         "sink_window",
@@ -112,7 +112,7 @@ DECODERS = {
 
 @pytest.fixture(scope="module")
 def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., ModuleType]]:
-    """Makes `transformers.py` of a shipped spec, or of a text."""
+    """Makes `transformers.py` for a shipped spec, or for a text."""
     folder = tmp_path_factory.mktemp("packages")
     (folder / PACKAGES).mkdir()
 
@@ -135,13 +135,13 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., M
 
 @pytest.fixture
 def on_device() -> Iterator[None]:
-    """Has models and batches made where kernels run."""
+    """Creates models and batches where kernels run."""
     with devices.default():
         yield
 
 
 def padded(side: str, batch: int = 2, length: int = 11) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens, and which of them are no padding; the first entry has some on a side."""
+    """Tokens, and which of them are not padding; the first sequence has some padding on a side."""
     torch.manual_seed(1)
     held = torch.ones(batch, length, dtype=torch.int64)
     held[0, slice(0, 4) if side == "left" else slice(length - 4, length) if side == "right" else slice(0)] = 0
@@ -149,7 +149,7 @@ def padded(side: str, batch: int = 2, length: int = 11) -> tuple[torch.Tensor, t
 
 
 def agree(model: Any, name: str, shown: torch.Tensor, call: Callable[[Any], torch.Tensor]) -> None:
-    """Asserts that what a call gives at shown tokens, and all gradients, are those of `eager`."""
+    """Asserts that the results of a call at shown tokens, and all gradients, are those of `eager`."""
     found = []
     for implementation in ("eager", name):
         model.set_attn_implementation(implementation)
@@ -179,7 +179,7 @@ def test_a_decoder_is_its_eager_self(name: str, side: str, module: Callable[...,
 @pytest.mark.usefixtures("on_device")
 @torch.no_grad()
 def test_values_of_keys_count_padding_whether_keys_are_cached_or_not(module: Callable[..., ModuleType]) -> None:
-    """Those that all sequences share stand by rows of the batch."""
+    """Values that all sequences share are indexed by positions in the padded batch."""
     text = "mask: [causal]\nscore: [expr: 'score + warmth']\ninputs: {warmth: {axes: [key]}}\n"
     own = module("warm_keys", f"{text}exports: [decode, transformers]")
     model, (ids, held) = DECODERS["llama"].made(), padded("left")
@@ -230,7 +230,7 @@ def test_autocast_has_its_dtype_in_each_step(
 
 
 def noted(call: Callable[..., Any], dtypes: list[torch.dtype], *given: Any, **more: Any) -> Any:
-    """What a call gives, whose dtype is noted."""
+    """The result of a call; records its dtype."""
     out = call(*given, **more)
     dtypes.append(out.dtype)
     return out
@@ -244,7 +244,7 @@ def noted(call: Callable[..., Any], dtypes: list[torch.dtype], *given: Any, **mo
 def test_generation_is_equal_token_by_token(
     name: str, length: int, cache: str, module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the window holds 5 keys: a longer prompt does not fit into a cache for windows, a shorter one fills it as it grows
+    # the window has 5 keys: a longer prompt does not fit into a sliding-window cache, a shorter one fills it over time
     model, (ids, held) = DECODERS[name].made(), padded("left", length=length)
     own, found, new = module(DECODERS[name].spec), [], []
     decoded = own.attend_with_cache
@@ -267,7 +267,7 @@ def test_generation_is_equal_token_by_token(
     (tokens, logits), (own_tokens, own_logits) = found
     assert torch.equal(tokens, own_tokens)
     assert (logits - own_logits).abs().max() < 2e-5 * logits.abs().max()
-    # each of two layers; the prompt, too, where the cache has room for more than its keys
+    # one call per token in each of two layers; for the prompt, too, if the cache has room for more than its keys
     assert new[-8:] == [1] * 8
     assert len(new) == 8 or cache == "static"
 
@@ -358,7 +358,7 @@ def entries(q: torch.Tensor, k: torch.Tensor) -> tuple[tuple[str, int], ...]:
 def plain(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int = 64, **rows: torch.Tensor
 ) -> torch.Tensor:
-    """What attention with padding and a window gives, in operations that a compiler knows."""
+    """The result of attention with padding and a window, computed with operations that a compiler knows."""
     first, end, start = (rows.get(name, torch.full((len(q),), x))[:, None] for name, x in entries(q, k))
     q_pos, k_pos = start + torch.arange(q.shape[1]), torch.arange(k.shape[1]) - first
     shown = (k_pos[:, None] <= q_pos[..., None]) & (k_pos >= 0)[:, None] & (k_pos < end - first)[:, None]
@@ -385,20 +385,20 @@ def test_a_compiled_model_asks_for_its_mask_without_a_break(
     found = compiled(ids, use_cache=False, **mask).logits
     assert (found - expected)[held.bool()].abs().max() < 2e-5 * expected.abs().max()
     if side == "nothing":
-        # whether position_ids pack sequences is known on the device alone
+        # whether position_ids pack sequences is only known on the device
         with pytest.raises(RuntimeError, match=f"{of}: position_ids pack sequences"):
             compiled(ids, position_ids=torch.arange(11).expand(2, -1) % 6, use_cache=False)
 
 
-# what stands before a window, and where padding is: packed sequences have none, and each way is traced by one test
+# starts of specs with a window: packed sequences have no padding, and each combination is traced by one test
 ROTATED, PACKED = "rope: {layout: half}\n", "layout: packed\n"
 
 
 def traced(more: str, side: str, module: Callable[..., ModuleType], number: int) -> tuple[Any, dict[str, Any]]:
-    """A model with attention of a package of its own, and what a compiler is to call it with."""
+    """A model with attention from a package of its own, and the arguments for the compiled model."""
     text = f"{more}mask: [causal, sliding_window: {{size: runtime}}]\nexports: [transformers]"
     name, (ids, held), model = more.partition(":")[0] or "dense", padded(side), DECODERS["mistral"].made()
-    model.model.layers = model.model.layers[:1]  # a second one is traced through the same lines
+    model.model.layers = model.model.layers[:1]  # a second layer would be traced through the same lines
     own = module(f"{name}_{number}", text)
     own.patch(model) if name == "rope" else model.set_attn_implementation(own.register())
     packed = {f"cu_seq_lens_{x}": torch.tensor([0, 11, 22]) for x in "qk"} | {f"max_length_{x}": 11 for x in "qk"}
@@ -420,7 +420,7 @@ def test_models_of_two_packages_compile_in_one_process(
 @pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize(("more", "side"), [("", "nothing"), (ROTATED, "left"), (PACKED, "nothing")])
 def test_a_model_compiles_beside_a_default_device(more: str, side: str, module: Callable[..., ModuleType]) -> None:
-    """Which has each function of torch called through one in Python, and some cannot be traced so."""
+    """With one, torch calls each function through one in Python, and some cannot be traced that way."""
     model, given = traced(more, side, module, 1)
     torch.compiler.reset()
     compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
@@ -443,7 +443,7 @@ def test_packed_sequences_do_not_see_each_other(name: str, told: str, module: Ca
     own = (module("packed_causal") if name == "llama" else module("packed_window", windowed)).register()
 
     def call(model: Any) -> torch.Tensor:
-        # beside a cache `eager` looks at no positions
+        # with a cache, `eager` ignores positions
         cached = told != "position_ids" and model.config._attn_implementation == own
         logits: torch.Tensor = model(ids, position_ids=positions, use_cache=cached, **more).logits
         return logits
@@ -561,7 +561,7 @@ def state(*shape: int) -> torch.Tensor:
     return torch.zeros(shape)
 
 
-# what `mask` makes for layers with a window where nothing is padded
+# the result of `mask` for layers with a window if nothing is padded
 WINDOWED = torch.empty(1, 0, 8, 1, dtype=torch.int32)
 
 
@@ -649,7 +649,7 @@ CHUNKS = {"local_size": 4, "config": SimpleNamespace(attention_chunk_size=4)}
         ("causal", CHUNKS | {"q_length": 1, "q_offset": 5}, "causal: the model has layers that see chunks of 4 keys"),
         ("packed_causal", CHUNKS, "packed_causal: the model has layers that see chunks of 4 keys"),
         ("packed_causal", {"q_offset": 3, "kv_length": 9}, "packed_causal: a cache takes a spec of the dense layout"),
-        # a static one has room for more, which would be read as keys
+        # a static cache has unused slots, which would be read as keys
         ("packed_causal", {"kv_length": 9}, "packed_causal: a cache takes a spec of the dense layout"),
         (
             "packed_causal",
@@ -657,7 +657,7 @@ CHUNKS = {"local_size": 4, "config": SimpleNamespace(attention_chunk_size=4)}
             "packed_causal: blocks see later keys, which the spec hides",
         ),
         ("packed_causal", ALL, "packed_causal: the model asks for"),
-        # such a model calls attention with another mask than it asked for, or fails before it
+        # such a model calls attention with a mask other than the one it asked for, or fails before that
         ("causal", {"allow_is_causal_skip": False}, "causal: the model reads a mask of all pairs itself"),
         ("packed_causal", {"allow_is_causal_skip": False}, "packed_causal: the model reads a mask of all pairs itself"),
     ],
@@ -672,13 +672,13 @@ def test_a_mask_that_the_spec_does_not_have_is_refused(
 BLOOM: dict[str, Any] = {"vocab_size": 40, "hidden_size": 16, "n_layer": 1, "n_head": 4}
 MASKED_BY_THEMSELVES = {
     "bloom": Family("BloomForCausalLM", "causal", tiny=BLOOM),
-    # vision layers ask for attention by name, those of text do not
+    # vision layers ask for attention by name, text layers do not
     "git": Family(
         "GitForCausalLM",
         "causal",
         {"num_attention_heads": 4, "vision_config": {"image_size": 8, "patch_size": 4, "num_hidden_layers": 1}},
     ),
-    # layers add the mask to one of their own; in windows, they ask for it as any model does
+    # layers add the mask to one of their own; for windows, they ask for it as any model does
     "doge": Family("DogeForCausalLM", "causal", {"sliding_window": 3}),
 }
 
@@ -688,7 +688,7 @@ MASKED_BY_THEMSELVES = {
 def test_layers_that_ask_for_no_attention_by_name_are_refused(
     name: str, side: str, module: Callable[..., ModuleType]
 ) -> None:
-    """They would see later keys and padding: None is no mask to them, numbers of entries are added to scores."""
+    """They would see later keys and padding: they take None for no mask, and add numbers of entries to scores."""
     (ids, held), model = padded(side), MASKED_BY_THEMSELVES[name].made()
     model.config._attn_implementation = module("causal").register()  # as `from_pretrained` leaves it
     with pytest.raises(ValueError, match=f"causal: layers of {name} make attention, or its mask, themselves"):
@@ -742,7 +742,7 @@ def test_one_token_waits_for_nothing(module: Callable[..., ModuleType], monkeypa
         late = module("causal").mask(**(step | {"q_offset": torch.tensor(5)}))
     assert late[..., 0, 0].tolist() == [[0, 6, 5, 6], [0, 6, 5, 6]]
     assert made[..., 0, 0].tolist() == [[1, 6, 4, 5], [0, 6, 5, 6]]
-    # so that a mistake shows there
+    # a mistake is found on the device instead
     with pytest.raises(RuntimeError, match="causal: expected an attention_mask with padding on the left or right"):
         module("causal").mask(**step, attention_mask=held & (torch.arange(6) != 3))
 
@@ -808,14 +808,14 @@ def test_nothing_is_counted_where_all_lines_up(module: Callable[..., ModuleType]
     assert module("full").mask(**BATCH, **encoder) is None
     assert module("prefix_lm").mask(**BATCH, **encoder)[..., 0, 0].tolist() == [[6], [6]]
     assert mask(2, 1, 6, q_offset=5) is None
-    # but for a window, which layers may know from there alone
+    # except for a window, which layers may only know from the mask
     assert mask(**BATCH, local_size=4).shape == (2, 0, 5, 1)
-    # what a mask leaves out is padding, as in other attention of the library
+    # keys that a mask does not cover are padding, as in the library's other attention
     made = mask(2, 2, 6, q_offset=4, attention_mask=torch.ones(2, 2).bool())
     assert made[..., 0, 0].tolist() == [[0, 2, 4, 6], [0, 2, 4, 6]]
-    # a cache for windows has room left
+    # a sliding-window cache has unused slots
     assert mask(2, 2, 9, q_offset=3)[..., 0, 0].tolist() == [[0, 9, 3, 5], [0, 9, 3, 5]]
-    # a static cache has more keys than there are tokens, and knows on the device how many
+    # a static cache has more slots than there are tokens, and only the device knows how many tokens
     made = mask(2, 1, 9, q_offset=torch.tensor(5))
     assert made[..., 0, 0].tolist() == [[0, 9, 5, 6], [0, 9, 5, 6]]
 
@@ -865,7 +865,7 @@ ROTATED = {
 
 @pytest.fixture
 def rotated(module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch) -> Rotated:
-    """Makes the module that patches a class of models; tells of each call whether it got angles to rotate by."""
+    """Makes the module that patches a class of models, and records for each call whether it got angles to rotate by."""
 
     def made(name: str) -> tuple[ModuleType, list[bool]]:
         spec_name, masks = ROTATED[name]
@@ -914,7 +914,7 @@ def plainly_rotated(
     positions: torch.Tensor | None,
     **more: Any,
 ) -> torch.Tensor:
-    """What attention with rotation inside gives, in operations that a compiler knows."""
+    """The result of attention that rotates q and k itself, computed with operations that a compiler knows."""
     rows = torch.arange(q.shape[1])[None] if positions is None else positions
     halves = (cos[rows][:, :, None], sin[rows][:, :, None])
     turned = []
@@ -947,7 +947,7 @@ def test_a_patched_model_generates_the_same_tokens(name: str, length: int, cache
     expected = model.generate(ids, attention_mask=held, **more)
     own.patch(model)
     assert torch.equal(model.generate(ids, attention_mask=held, **more), expected)
-    # each layer, in the prompt and in three tokens behind it
+    # two layers, for the prompt and for three tokens after it
     assert seen == [True] * 2 + [False] * 6
 
 

@@ -1,4 +1,4 @@
-"""Every command: what it prints, where, with which exit code, and what it leaves on the disk."""
+"""Every command: what it prints, where, its exit code, and what it leaves on the disk."""
 
 from __future__ import annotations
 
@@ -376,7 +376,7 @@ def test_list_shows_variants_and_terms() -> None:
 
 
 def drawn(shown: str) -> list[str]:
-    """The lines up to the end of a drawing, behind which stands a table of kernels."""
+    """The lines up to the end of a drawing, without the table of kernels that follows."""
     return shown.partition("\nKernels on Hopper GPUs")[0].splitlines()
 
 
@@ -439,7 +439,7 @@ inputs: {{temp: {{axes: [head], grad: true}}}}
 def test_explain_writes_a_page_in_markdown_with_its_picture(folder: Path) -> None:
     (folder / "generated" / "one").mkdir(parents=True)
     (folder / "pages of mine").mkdir()
-    for _ in range(2):  # its own picture is drawn again
+    for _ in range(2):  # the second time, it replaces its own picture
         run("explain", write("one", PAGE), "--md", "pages of mine/page.md")
     assert files(folder / "pages of mine") == {"page.md", "page.svg"}
     page = (folder / "pages of mine" / "page.md").read_text(encoding="utf-8")
@@ -473,7 +473,7 @@ def test_a_page_in_markdown_takes_the_shape_that_is_given(folder: Path) -> None:
     run("explain", write("one"), "--md", "page.md", "--shape", "32,64")
     page = (folder / "page.md").read_text(encoding="utf-8")
     assert "32 queries downwards, 64 keys to the right\n" in page
-    # nothing was rendered, and what stands elsewhere gets no link
+    # nothing was rendered, and files elsewhere get no link
     assert "Spec: [`specs/one.yaml`](specs/one.yaml).\n" in page
     run("explain", "causal", "--md", "causal.md")
     assert "Spec: `specs/causal.yaml`.\n" in (folder / "causal.md").read_text(encoding="utf-8")
@@ -500,7 +500,7 @@ def test_a_command_that_is_interrupted_found_no_difference(folder: Path, monkeyp
 
 
 def unread(*arguments: str) -> tuple[int, str]:
-    """Exit code and messages of a command whose output goes into a closed pipe."""
+    """The exit code and messages of a command whose output goes into a closed pipe."""
     reader, writer = os.pipe()
     os.close(reader)
     env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1])}
@@ -522,7 +522,7 @@ def test_a_table_that_nobody_reads(folder: Path) -> None:
 
 
 def closed(redirections: str, *arguments: str) -> tuple[int, str]:
-    """Exit code and output of a command that a shell starts without some of its streams."""
+    """The exit code and output of a command that a shell starts without some of its standard streams."""
     env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1])}
     command = ["sh", "-c", f'exec "$@" {redirections}', "sh", sys.executable, "-m", "attnforge", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=env)
@@ -530,7 +530,7 @@ def closed(redirections: str, *arguments: str) -> tuple[int, str]:
 
 
 def test_without_standard_error_a_command_ends_as_ever(folder: Path) -> None:
-    """Messages do not go into the results instead."""
+    """Messages do not end up among the results instead."""
     write("bad", "name: {name}\nmusk: [causal]\n")
     for arguments in (("check", "specs/bad.yaml"), ("check", "specs/none.yaml"), ("bogus",)):
         for redirections in ("2>&-", "<&- >&- 2>&-"):
@@ -573,7 +573,7 @@ def test_explain_takes_numbers_and_a_head(folder: Path) -> None:
     shown = run("explain", one, "--shape", "64,64", "--with", "documents=1", "--head", "2").stdout
     assert "head 2" in shown and drawn(shown)[-1] == "  " + "#" * 64
     assert drawn(shown)[-64] == "  #" + "." * 63
-    # a drawing is what they are for, so that one is made
+    # these options only affect drawings, so one is made
     assert "1024 queries downwards" in run("explain", one, "--with", "clean=3").stdout
     run("explain", one, "--with", "clean=7", "--html", "page.html", "--shape", "64,64")
     assert "numbers: (qLen, kLen) => [0, 7, 5]" in (folder / "page.html").read_text()
@@ -647,7 +647,7 @@ def test_test_gives_the_outcome_of_the_suite(
 ) -> None:
     from attnforge.render import header
 
-    # settings for other tests, in the folder of all that is temporary
+    # settings of other tests, in the folder for temporary files
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "conftest.py").write_text("import nothing_like_it")
     text = header.stamp(header.write("specs/one.yaml") + f"def test_it():\n    {body}\n")
@@ -657,7 +657,7 @@ def test_test_gives_the_outcome_of_the_suite(
 
 
 def package(*tests: str) -> emit.Package:
-    """A package whose suite has tests of these names that pass."""
+    """A package whose suite has passing tests with these names."""
     from attnforge.render import header
 
     body = "".join(f"def {name}():\n    pass\n" for name in tests)

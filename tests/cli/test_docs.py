@@ -1,4 +1,4 @@
-"""The docs are what the code, the terms and the specs make of them, and their links lead somewhere."""
+"""The docs agree with the code, the terms and the specs, and none of their links is broken."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_page_names_the_other_variants_of_its_formula(made: dict[Path, str]) -
     )
     assert "[`llama3`](llama3.md), " in told("qwen3") and "[`qwen3`](qwen3.md)" in told("llama3")
     assert told("gpt_oss") == told("rope_swa_softcap") == ""
-    # windows of other sizes are other formulas
+    # windows of different sizes are different formulas
     assert "runtime_window" not in told("sliding_window")
 
 
@@ -152,13 +152,13 @@ LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\
 
 
 def prose(text: str) -> str:
-    """Markdown without blocks and spans of code."""
+    """Markdown without code blocks and code spans."""
     text = re.sub(r"(?ms)^( *)(`{3,}|~{3,}).*?^ *\2`*~*$", "", text)
     return re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "code", text, flags=re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """The places of a page, named as web hosts name headings."""
+    """The anchors of a page; those of headings are named as web hosts name them."""
     found: dict[str, int] = {}
     names = set(re.findall(r"<a (?:id|name)=\"([^\"]+)\"", page.read_text(encoding="utf-8")))
     text = re.sub(r"(?ms)^( *)(`{3,}|~{3,}).*?^ *\2`*~*$", "", page.read_text(encoding="utf-8"))
@@ -172,7 +172,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def lost(page: Path) -> list[str]:
-    """The links of a page that lead nowhere."""
+    """The broken links of a page."""
     found = []
     for target in LINK.findall(prose(page.read_text(encoding="utf-8"))):
         if re.match(r"[a-z]+:", target):

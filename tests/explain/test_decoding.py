@@ -1,4 +1,4 @@
-"""What `explain` tells of decoding: the keys that a new token reads, and the splits that they make."""
+"""What `explain` says about decoding: the keys that a new token reads, and the splits that they form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnforge.plan import splits
 
 
 def told(spec: str, *options: str) -> list[str]:
-    """The lines of the part, if there is one."""
+    """The lines of the section on decoding, if there is one."""
     done = CliRunner().invoke(commands.main, ["explain", spec, *options])
     assert done.exit_code == 0, done.output
     _, title, lines = done.output.partition(f"\n{decoding.TITLE}\n")

@@ -1,4 +1,4 @@
-"""What `explain` draws: tiles against brute force, samples, the terminal, pictures, mathematics, lines of terms."""
+"""What `explain` draws: tiles compared with brute force, samples, terminals, pictures, formulas, lines of terms."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DOCUMENTS = (
     'mask: [causal, expr: "qs == ks"]\n'
     "inputs: {qs: {axes: [batch, query], dtype: int}, ks: {axes: [batch, key], dtype: int}}\n"
 )
-UNTOLD = DOCUMENTS.replace("qs == ks", "1.0 * qs == ks")  # floats tell kernels nothing
+UNTOLD = DOCUMENTS.replace("qs == ks", "1.0 * qs == ks")  # kernels learn nothing from floats
 MASKS = {
     "everything": "",
     "causal": "mask: [causal]\n",
@@ -95,7 +95,7 @@ def mask(loaded: Spec, q_len: int, k_len: int, **changed: float) -> Mask:
 
 
 def by_hand(found: Mask) -> Any:
-    """Every pair, one after the other, in Python's own arithmetic."""
+    """The mask, computed pair by pair in Python's own arithmetic."""
     env = {**found.numbers, "q_len": found.q_len, "k_len": found.k_len}
     keys, sees = range(found.k_len), compiled(found.keep)
     return np.array([[bool(sees({**env, "q": row + found.shift, "k": k})) for k in keys] for row in range(found.q_len)])
@@ -251,7 +251,7 @@ def test_large_masks_are_counted_exactly(load: Load) -> None:
     assert (causal.count(FULL), causal.count(MIXED)) == (tiles * (tiles - 1) // 2, tiles)
     strided = mask(load(MASKS["strided"]), side, side).tiles((128, 128))
     assert strided.count(MIXED) == tiles**2
-    # nothing but one pair in 2**28: no lattice of points finds it
+    # only one pair in 2**28 is visible: no grid of sample points finds it
     hidden = mask(load('mask: [expr: "(q * 16384 + k) % 268435456 == 200000003"]\n'), side, side).tiles((128, 128))
     assert (hidden.count(MIXED), hidden.count(EMPTY)) == (1, tiles**2 - 1)
     assert np.argwhere(hidden.states == MIXED).tolist() == [[200000003 // side // 128, 200000003 % side // 128]]
@@ -295,7 +295,7 @@ def test_counts_are_those_of_visits(load: Load) -> None:
 
 @pytest.fixture
 def worked_out(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of values that each expression gives, in turn."""
+    """The number of values in the result of each evaluated expression, in order."""
     made: list[int] = []
 
     def evaluate(node: Node, env: Any) -> Any:
@@ -363,7 +363,7 @@ def test_a_tree_of_guesses_grows_from_the_keys_before_it(load: Load) -> None:
         while min(way) > 0:
             way.add(max(0, min(way) - 3))
         assert set(np.flatnonzero(visible[i, 30:]).tolist()) == way | {0}
-    # what a token sees its own descendants see, too
+    # descendants of a token see everything that it sees
     seen = [set(np.flatnonzero(row).tolist()) for row in visible]
     assert all(seen[j] <= seen[i] for i in range(20) for j in range(20) if 30 + j in seen[i])
 
@@ -384,7 +384,7 @@ def test_random_bits_look_random_and_stay_the_same(load: Load) -> None:
     assert (changed != first).mean() > 0.2
     assert mask(loaded, 50, 50, **{"#share": 100}).visible(0, np.arange(50)).all()
     a = first.all(1)
-    # bits do not repeat themselves
+    # the bits are not periodic
     for period in range(1, 64):
         assert (a[period:] != a[:-period]).mean() > 0.3
 
@@ -447,7 +447,7 @@ def test_a_terminal_gets_half_blocks_in_colour(load: Load, terminal: Callable[..
     def code(colour: str, kind: int) -> str:
         return f"{kind};2;" + ";".join(str(int(colour[i : i + 2], 16)) for i in (1, 3, 5))
 
-    # the top half of the last line is row 30, whose tile of rows 30 and 31 is full but for the last
+    # the top half of the last line is row 30; all tiles of rows 30 and 31 are full except for the last one
     assert code(picture.BLUE, 38) in lines[-1]
     assert code(picture.ORANGE, 38) in lines[-1]
     assert code(picture.ORANGE, 48) in lines[-1]
@@ -492,7 +492,7 @@ def test_pixels_of_many_elements_average_them(load: Load) -> None:
     found = mask(load(MASKS["strided"]), 16384, 16384)
     shown = picture.pixels(found, found.tiles((128, 128)))
     assert shown.shape == (1024, 1024, 3)
-    # a quarter of the pairs is visible, everywhere: no stripes that are not there
+    # a quarter of the pairs is visible everywhere: the picture has no stripes that the mask does not have
     wanted = colour(picture.PALE) + (colour(picture.ORANGE) - colour(picture.PALE)) / 4
     assert np.allclose(shown.mean((0, 1)), wanted, atol=0.02)
     assert shown[::16].mean((1, 2)).std() < 0.03
@@ -524,7 +524,7 @@ def test_pictures_are_images_of_one_size_with_all_their_parts(
         assert share["GREY"] > 0.2
         assert 0.02 < share["BLUE"] < 0.2
         assert share["ROSE"] > 0.2
-    # nothing is written over the edge
+    # nothing is drawn beyond the margins
     for edge in (image[:8], image[-8:], image[:, :8], image[:, -20:]):
         assert (edge == 1).all()
 
@@ -642,11 +642,11 @@ def test_lines_are_traced_to_their_terms(load: Load) -> None:
     assert len(found) == len(rows)
     labels = ["causal", "sliding_window", "ks > 2", "score * temp", "softcap", "alibi"]
     mine: dict[str, set[str]] = {name: set() for name in labels}
-    code = rows.index("import triton")  # the head has the terms' formulas
+    code = rows.index("import triton")  # the formulas of terms come before this
     for row, owners in zip(rows[code:], found[code:], strict=True):
         for owner in owners:
             mine[labels[owner]].add(row.strip())
-        # a line that names its term at its end stems from that term and no other
+        # a line that ends with the name of a term comes from that term alone
         named = [name for name in labels if row.endswith(f"  # {name}") or row.strip() == f"# {name}"]
         if named:
             assert [labels[owner] for owner in owners] == named, row
@@ -660,7 +660,7 @@ def test_lines_are_traced_to_their_terms(load: Load) -> None:
     assert len(slopes) == 1
     assert not any(row.startswith("ds = ds * slope1") for row in mine["score * temp"] | mine["alibi"])
     assert "# softcap" in mine["softcap"]
-    for name in labels:  # what a step is given at once belongs to none
+    for name in labels:  # lines that handle a whole step belong to no term
         assert not any(row.startswith(("def ", "return", "m_new", "acc", "terms = ")) for row in mine[name])
 
 
@@ -707,7 +707,7 @@ def test_every_term_has_lines_in_every_kernel_that_attends(load: Load, variant: 
 
 
 def painted(svg: str, mask: Mask) -> Any:
-    """The colour of each pair, as a reader of the file paints one path after the other."""
+    """The colour of each pair, found by painting the paths of the file one after the other."""
     names = {"s": "http://www.w3.org/2000/svg"}
     found = np.full((mask.q_len, mask.k_len), "", object)
     group = ElementTree.fromstring(svg).findall("s:g", names)[0]

@@ -1,4 +1,4 @@
-"""What `explain` tells of kernels for Hopper GPUs: which calls take them, and which tiles they visit."""
+"""What `explain` says about kernels for Hopper GPUs: which calls use them, and which tiles they visit."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_lengths_between_which_they_are_faster_are_told() -> None:
 
 def test_tiles_of_both_targets_are_counted(tmp_path: Path) -> None:
     found = told(tmp_path, "mask: [causal]\n", "--shape", "512,512")
-    # in rows of tiles: 192, 384 and 512 queries see 3, 6 and 8 tiles of keys, and so on
+    # by rows of tiles: the first 192, 384 and 512 queries see 3, 6 and 8 tiles of keys, and so on
     assert found["forward", "33 to 64"] == ["from 1024 keys on", "portable", "17 of 24, 192 x 64", "20 of 32, 128 x 64"]
     assert found["forward", "65 to 128"] == ["always", "hopper", "10 of 16, 128 x 128", "36 of 64, 64 x 64"]
     assert found["backward", "33 to 64"] == [
@@ -80,7 +80,7 @@ def test_tiles_that_are_too_many_to_look_at_are_not_counted(tmp_path: Path) -> N
 
 def test_kernels_that_own_keys_are_counted_by_their_own_ranges(tmp_path: Path) -> None:
     found = told(tmp_path, 'mask: [expr: "k // 2 <= q % 16"]\n', "--shape", "64,128")
-    # ranges of queries exclude nothing, those of keys all but the first quarter
+    # ranges of queries exclude nothing; ranges of keys exclude all but the first quarter
     forward, backward = (found[its, "33 to 64"] for its in ("forward", "backward"))
     assert forward[3] == "1 of 2, 128 x 64" and backward[3] == "1 of 4, 64 x 32 and 4 of 4, 32 x 64"
 

@@ -58,7 +58,7 @@ def load(path: Path) -> Spec:
 
 
 def variants() -> list[str]:
-    """One shipped variant for each mask that there is."""
+    """One shipped variant for each different mask."""
     masks = {samples.take(load(path)).mask: name for name, path in reversed(resources.variants().items())}
     return sorted(masks.values())
 
@@ -97,7 +97,7 @@ def show(chromium: browser.Browser, specs: dict[str, Spec], tmp_path: Path) -> A
 
 
 def change(page: browser.Browser, **values: object) -> None:
-    """Types values into fields; the page hears of the last one."""
+    """Types values into fields; the page gets an event for the last one only."""
     page.value(
         "(() => { let f;"
         f" for (const [name, value] of Object.entries({json.dumps(values)}))"
@@ -114,7 +114,7 @@ def tiling(loaded: Spec, q_len: int, k_len: int, size: tuple[int, int], **change
 
 
 def shown(page: browser.Browser) -> tuple[list[int], list[int]]:
-    """States and visits as the page has them."""
+    """The states and visits that the page has computed."""
     return page.value("[[...view.states], [...view.visits]]")
 
 
@@ -138,7 +138,7 @@ def number(value: float) -> Node:
 
 
 def whole(chance: random.Random, depth: int) -> Node:
-    """A random expression of whole numbers."""
+    """A random integer expression."""
     if depth == 0 or chance.random() < 0.15:
         name = chance.choice(["q", "k", "k_len", ""])
         return Node("var", (), name, "int") if name else number(chance.randint(-9, 9))
@@ -164,7 +164,7 @@ def real(chance: random.Random, depth: int) -> Node:
     op = chance.choice(["+", "-", "*", "/", "//", "%", "neg", "where", *TAME])
     count = TAME[op].count or 2 if op in TAME else 1 if op == "neg" else 2
     args = tuple(real(chance, depth - 1) for _ in range(count))
-    # as the parser has it: no zero of whole numbers has a sign
+    # as in the parser: an integer zero has no sign
     whole = op in ("+", "-", "*", "//", "%", "neg", "where") and all(arg.type == "int" for arg in args)
     return Node(op, (condition(chance, 1), *args) if op == "where" else args, None, "int" if whole else "float")
 
@@ -185,14 +185,14 @@ def test_expressions_mean_in_the_browser_what_they_mean_in_python(show: Any) -> 
     chance = random.Random(0)
     nodes = [whole(chance, 4) for _ in range(150)] + [condition(chance, 4) for _ in range(150)]
     nodes += [real(chance, 3) for _ in range(150)]
-    # powers and products up to the last exact number, quotients of large numbers
+    # powers and products up to the largest exact integer, quotients of large numbers
     large = Node("*", (number(94906265), number(94906265)), None, "int")
     nodes += [large, *(Node(op, (large, number(d)), None, "int") for op in ("//", "%") for d in (-94906265, 7, -3))]
     places = [(q, k) for q in (-7, -1, 0, 1, 5, 12) for k in (0, 1, 3, 8)]
     leaf = {"q": "q", "k": "k", "k_len": "9"}
     texts = [javascript(node, lambda n: leaf[str(n.value)]) for node in nodes]
     functions = ", ".join(f"(q, k) => {t}" for t in texts)
-    # JSON has no words for what is not finite
+    # JSON cannot express values that are not finite
     found = page.value(
         f"[{functions}].map((f) => {json.dumps(places)}.map(([q, k]) => {{ const v = f(q, k);"
         " return typeof v === 'number' ? Object.is(v, -0) ? '-0' : String(v) : v; }))"
@@ -208,7 +208,7 @@ def test_expressions_mean_in_the_browser_what_they_mean_in_python(show: Any) -> 
             if isinstance(wanted, bool):
                 assert got is wanted, (script, q, k)
             elif node.type == "int":
-                # beyond it neither the browser nor the kernels are exact
+                # beyond 2**53 neither the browser nor the kernels are exact
                 assert abs(wanted) >= 2**53 or int(got) == wanted, (script, q, k)
             elif math.isfinite(wanted):
                 assert float(got) == pytest.approx(wanted, rel=1e-9, abs=1e-9), (script, q, k)
@@ -289,7 +289,7 @@ def test_pointing_at_a_tile_tells_its_state(show: Any, specs: dict[str, Spec]) -
 
     assert page.value("cursor.hidden") is True
     point(1, 1)
-    # the first query stands at 32, the prefix has 24 keys: queries 48 to 63 see the keys from 32 to their own
+    # the first query is at position 32, the prefix has 24 keys: queries 48 to 63 see keys 32 up to their own
     visible = sum(min(q, 63) - 31 for q in range(48, 64))
     assert text(page, "readout") == (
         f"Queries 48 to 63, keys 32 to 63: mixed, {visible} of 512 pairs visible ({100 * visible / 512:.1f} %). "
@@ -427,7 +427,7 @@ def test_formulas_are_set_as_mathematics(show: Any) -> None:
     assert boxes[0][3] == "score′=50·tanh(score50)"
     sums = "[...document.querySelectorAll('math')].map((m) => m.textContent).filter((t) => /^(lse|out)/.test(t))"
     assert page.value(sums) == ["lse=ln∑visibleescore", "out=∑visibleescore−lse𝐯"]
-    # a fraction's parts stand above each other
+    # the parts of a fraction are stacked
     tops = page.value(
         "[...document.querySelector('.term mfrac').children].map((part) => part.getBoundingClientRect().top)"
     )

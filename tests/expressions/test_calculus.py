@@ -1,4 +1,4 @@
-"""Derivatives against torch's autograd and finite differences; sharing against the value of the whole."""
+"""Derivatives compared with torch's autograd and finite differences; shared parts with the value of the whole."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TORCH: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def value(node: Node, env: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The expression in torch; literals as 0-d fp64 tensors."""
+    """The value of the expression in torch, with literals as 0-d fp64 tensors."""
     if node.op == "num":
         assert node.value is not None and not isinstance(node.value, str)
         return torch.tensor(node.value, dtype=torch.bool if isinstance(node.value, bool) else torch.float64)
@@ -132,7 +132,7 @@ def test_agrees_with_finite_differences(name: str) -> None:
     expected = (value(node, up) - value(node, down)) / (2 * step)
     found = value(derivative(node, SCORE), POINTS).double().expand_as(expected)
     smooth = torch.ones_like(expected, dtype=torch.bool)
-    smooth[-1] = name != "clamp"  # the last point stands on clamp's corner
+    smooth[-1] = name != "clamp"  # the last point is at clamp's corner
     torch.testing.assert_close(found[smooth], expected.expand_as(found)[smooth], rtol=1e-6, atol=1e-6)
 
 
@@ -152,7 +152,7 @@ def test_agrees_with_finite_differences(name: str) -> None:
         (call("sigmoid", SCORE), 800.0, 0.0),
         (call("where", call(">", SCORE, num(0)), call("log", SCORE), num(0.0)), 0.0, 0.0),
         (call("where", call(">", SCORE, num(0)), call("sqrt", SCORE), num(0.0)), -1.0, 0.0),
-        # what divides by 0 stands behind the branch not taken
+        # the division by 0 is in the branch not taken
         (call("log", call("max", SCORE, num(0.0))), -1.0, 0.0),
         (call("sqrt", call("max", call("max", SCORE, num(0.0)), num(0.0))), -1.0, 0.0),
         (call("/", num(1.0), call("min", SCORE, num(0.0))), 2.0, 0.0),
@@ -234,7 +234,7 @@ def test_deep_nesting_stays_small() -> None:
     node = SCORE
     for i in range(40):
         node = call("max", call("*", node, num(0.9)), num(-float(i)))
-    # a slope around the choices stands in each branch, once for each factor that ties leave
+    # a slope around the choices appears in each branch, once for each factor that ties leave
     for slope, most in ((derivative(node, SCORE), 300), (derivative(call("log", node), SCORE), 800)):
         temporaries, _ = share([node, slope], "x")
         assert len(temporaries) < most
@@ -286,7 +286,7 @@ def test_sharing_keeps_values(nodes: list[Node], score: float, y: float) -> None
         bound[name] = value(node, bound)
     for before, after in zip(nodes, rewritten, strict=True):
         torch.testing.assert_close(value(after, bound), value(before, env), rtol=0, atol=0, equal_nan=True)
-    # What is left repeats nothing.
+    # No part of the result occurs twice.
     parts: list[Node] = []
     for node in [made for _, made in temporaries] + rewritten:
         parts += [n for n in node.walk() if n.args and n.op != "input" and not (n.op == "neg" and not n.args[0].args)]

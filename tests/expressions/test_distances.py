@@ -1,4 +1,4 @@
-"""Distances as floats: as exact as the whole numbers that they stand for, and only where floats are made of them."""
+"""Distances as floats: as exact as the integers that they represent, and only where they would become floats anyway."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def times_slope(node: Node) -> Node:
 def test_values_and_zeros_are_those_of_whole_numbers(node, q, k):
     found = as_floats(node)
     assert found.type == "float" and reads_places(found)
-    # floats moved as far, as kernels have them
+    # floats shifted by the same distance, as in kernels
     env = {"q": q, "k": k, "q_at": float(q - 37), "k_at": float(k - 37)}
     value = evaluate(found, env)
     assert value == float(evaluate(node, env))

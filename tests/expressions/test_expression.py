@@ -1,4 +1,4 @@
-"""What the language refuses because the steps after the parser could not bear it."""
+"""What the language refuses because the steps after the parser could not handle it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_constants_within_bounds(text: str, value: float) -> None:
 
 
 def nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Larger constant expressions of smaller ones."""
+    """Larger constant expressions made of smaller ones."""
     operators = st.sampled_from(["+", "-", "*", "/", "//", "%", "**"])
     return st.one_of(
         st.tuples(inner, operators, inner).map(lambda x: f"({' '.join(x)})"),
@@ -115,7 +115,7 @@ def test_a_constant_is_a_number_that_float32_holds_or_is_refused(text: str) -> N
     value = evaluate(node, {})
     assert math.isfinite(value) and abs(value) <= 3.4e38
     if re.search(r"%|//|floor", text) and re.search(r"\*\*|" + "|".join(SMOOTH), text):
-        # a whole quotient, or what it leaves, tells of the last bit of what was divided
+        # a rounded quotient, or its remainder, depends on the last bit of the dividend
         return
     assert constant(node) == pytest.approx(value, rel=1e-9, abs=1e-12)
     assert fold(node).value == pytest.approx(value, rel=1e-9, abs=1e-12)

@@ -1,4 +1,4 @@
-"""Each record of a function is complete and agrees with itself; kernels are tested beside the printers."""
+"""The record of each function is complete and consistent; kernels are tested together with the printers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ every = pytest.mark.parametrize(("name", "function"), FUNCTIONS.items(), ids=lis
 
 
 def node(name: str, *args: Node) -> Node:
-    """A call of a function, of the score and another number where no arguments are given."""
+    """A call of a function; by default its arguments are the score and another number."""
     return Node(name, args or (SCORE, OTHER)[: FUNCTIONS[name].count or 2])
 
 
@@ -73,7 +73,7 @@ def test_it_is_a_word_that_takes_its_arguments(name: str, function: Function) ->
 def test_its_value_is_one_of_a_tensor(name: str, function: Function) -> None:
     for args in itertools.product(NUMBERS, repeat=function.count or 2):
         if len(args) > 1 and any(map(math.isnan, args)):
-            continue  # Python's own min and max hang on the order
+            continue  # Python's own min and max depend on the order
         got, env = function.value(*args), dict(zip(("score", "y"), args, strict=False))
         tensors = {key: torch.tensor(x, dtype=torch.float64) for key, x in env.items()}
         text = printers.torch(node(name), leaf)
@@ -94,7 +94,7 @@ def test_its_text_of_python_numbers_gives_its_value(name: str, function: Functio
     text = printers.torch(node(name, *(length, number(3.5))[: function.count or 2]), leaf)
     assert printers.is_scalar(node(name, length, length))
     got = eval(text, {"torch": torch, "math": math, "dtype": torch.float64, "k_len": 5})
-    # no tensor: torch makes no gradient of one that stands on the CPU beside others on a GPU
+    # not a tensor: torch computes no gradient for one on the CPU beside others on a GPU
     assert isinstance(got, int | float)
     assert float(got) == pytest.approx(function.value(*(5, 3.5)[: function.count or 2]), **CLOSE)
 
@@ -127,7 +127,7 @@ def test_kernels_and_pages_have_what_it_is_printed_as(name: str, function: Funct
         assert printers.triton_helpers([node(name)]) == ()
     else:
         assert f"def {function.triton}(" in helpers
-        assert function.triton in WORDS  # so that no input can be called that
+        assert function.triton in WORDS  # so that no input can have this name
         assert printers.triton_helpers([node(name)]) == (function.triton,)
     assert f"{function.triton}(" in printers.triton(node(name), leaf, {})
     script = (TEMPLATES / "page" / "arithmetic.js.jinja").read_text()

@@ -1,4 +1,4 @@
-"""The expression parser: what it lets through means what it means in Python, and nothing else gets through."""
+"""The expression parser: whatever it accepts means the same as in Python, and it accepts nothing else."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ numbers = st.sampled_from(["q", "k", "score", "q_len", "3", "2.5", "0", "temp", 
 
 
 def deeper(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Larger expressions of smaller ones."""
+    """Larger expressions made of smaller ones."""
     pairs = st.tuples(inner, inner)
     comparison = st.tuples(inner, st.sampled_from(["<", "<=", ">", ">=", "==", "!="]), inner).map(" ".join)
     return st.one_of(
@@ -82,7 +82,7 @@ def test_what_gets_through_means_what_python_means(text: str, q: int, k: int, sc
     except (OverflowError, ZeroDivisionError):
         return
     node, mistakes = told(text)
-    if node is None:  # such as q * q * q inside of clamp
+    if node is None:  # such as q * q * q inside clamp
         assert all("can pass 2**63" in message for _, message in mistakes)
         return
     assert evaluate(node, env) == pytest.approx(expected, rel=1e-12, nan_ok=True)
@@ -247,7 +247,7 @@ def test_types() -> None:
     assert good("0 <= q - k < 4", "mask").op == "and"
 
 
-# -- the vocabulary, which the reference tells ---------------------------------------------------------------------
+# -- the vocabulary, which the reference lists ---------------------------------------------------------------------
 
 
 OPERANDS = {
@@ -261,7 +261,7 @@ IN_CODE = {name: f.meaning.strip("`") for name, f in vocabulary.CALLS.items() if
 
 
 def kinds(text: str, inputs: dict[str, Input]) -> list[str]:
-    """The kinds of expressions that a text is."""
+    """The kinds of expressions, masks or scores, as which a text is valid."""
     found = []
     for kind in ("mask", "score"):
         problems = Problems()

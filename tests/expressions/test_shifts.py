@@ -1,4 +1,4 @@
-"""After how many positions expressions repeat: the smallest such number that is known, and never a wrong one."""
+"""The number of positions after which expressions repeat: the smallest known period, and never a wrong one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large whole numbers can get: ranges hold all values, and what no integer holds is a float or a mistake."""
+"""How large integers can get: ranges contain all values, and what fits no integer type is a float or a mistake."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def larger(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
 
 @st.composite
 def places(draw: st.DrawFn) -> dict[str, object]:
-    """A query and a key of sequences of any length, and numbers of the call."""
+    """A query and a key in sequences of any length, and numbers of the call."""
     q_len, k_len = (draw(st.sampled_from([1, 2, 3, 46341, FAR]) | st.integers(1, FAR)) for _ in range(2))
     row = draw(st.sampled_from([0, q_len - 1]) | st.integers(0, q_len - 1))
     k = draw(st.sampled_from([0, k_len - 1]) | st.integers(0, k_len - 1))
@@ -154,5 +154,5 @@ def test_ends_of_spans_are_counted_in_integers_that_hold_them(mask: str, along: 
         for node, text in ((span.lo, ends.lo), (span.hi, ends.hi)):
             if node is not None:
                 assert all(ranges.within(n, LONG) for n in node.walk() if n.type == "int")
-                most = SHORT if along == "k" else SHORT - FAR  # rows begin at a position
+                most = SHORT if along == "k" else SHORT - FAR  # the first query's position is subtracted
                 assert ranges.within(node, most) or text.endswith(".to(tl.int32)"), text

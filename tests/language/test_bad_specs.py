@@ -1,4 +1,4 @@
-"""Every mistake that a spec can hold gets its own message, with its place."""
+"""Every mistake that a spec can contain gets its own message, with its location."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BAD = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def messages(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What the mistakes of a bad spec are told as."""
+    """The messages about the mistakes in a bad spec."""
     monkeypatch.chdir(FOLDER.parent)
     path = Path(FOLDER.name) / f"{name}.yaml"
     with pytest.raises(SpecError) as caught:

@@ -1,4 +1,4 @@
-"""The key `exports`, and the specs that cannot have what they ask for."""
+"""The key `exports`, and specs that cannot have the exports they ask for."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ JOINED = "mask: [any: [causal, expr: k < prefix_len]]\ninputs: {{prefix_len: {{a
         ("mask: [expr: k <= q or k - q > 2000]", "all", None),
         ("mask: [expr: q - k >= 9 or k <= q and k < 4]", "causal", None),
         ("mask: [expr: k <= q + few]\ninputs: {few: {axes: [], dtype: int}}", "all", None),
-        # masks without a value at some places
+        # masks without a value at some positions
         ("mask: [expr: k // (q - 3) == 1]", "all", None),
         ("mask: [expr: 0.0 ** (q - 5) < 0.5]", "all", None),
         ("mask: [expr: 2.0 ** (q * 1000) < 0.5]", "all", None),

@@ -1,4 +1,4 @@
-"""Names for parts of an expression: a spec with them makes what the expression makes that is written out."""
+"""Names for parts of an expression: a spec that uses them yields the same as one with the expression written out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attnforge.plan import statements
 from attnforge.source import resources
 from attnforge.source.errors import SpecError
 
-# specs with names, and written out
+# specs with names, and the same specs written out
 PAIRS = {
     "distances": (
         """
@@ -93,7 +93,7 @@ inputs:
 
 
 def load(folder: Path, text: str) -> Spec:
-    """The spec of a text, always of the same name."""
+    """The spec of a text, always with the same name."""
     folder.mkdir(exist_ok=True)
     path = folder / "mine.yaml"
     path.write_text(f"name: mine\ndescription: A test.\n{text}")

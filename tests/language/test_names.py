@@ -1,4 +1,4 @@
-"""The names that a spec may give: all that the language does not use itself."""
+"""The names that a spec may define: all that the language does not use itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON Schema that editors read agrees with what the loader takes."""
+"""The JSON Schema that editors read agrees with what the loader accepts."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ BAD = [
 
 
 def validate(text: str) -> None:
-    """Holds the text of a spec against the schema."""
+    """Validates the text of a spec against the schema."""
     schema.SpecModel.model_validate(yaml.safe_load(text))
 
 
 def write(folder: Path, text: str) -> Path:
-    """A spec's file."""
+    """Writes a spec to a file."""
     path = folder / "mine.yaml"
     path.write_text(f"name: mine\n{text}", encoding="utf-8")
     return path

@@ -1,4 +1,4 @@
-"""Specs and terms as files: what is read, what is shared, what comes first."""
+"""Specs and terms as files: what is read, what is shared, what takes precedence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load(folder: Path, text: str, name: str = "mine") -> Spec:
 
 
 def mistakes(folder: Path, text: str) -> str:
-    """What a wrong spec is told."""
+    """The messages about a wrong spec."""
     with pytest.raises(SpecError) as caught:
         load(folder, text)
     return str(caught.value)
@@ -70,7 +70,7 @@ def test_everything_a_spec_says_arrives(tmp_path: Path) -> None:
     assert loaded.rope == spec.Rope("interleaved", 8)
     assert [m.label for m in loaded.masks] == ["sliding_window", "any(causal, not k < 3)"]
     assert loaded.options == (RuntimeOption("window", "int", 1),)
-    # keywords come in the order in which the terms read them
+    # keywords are in the order in which the terms read them
     assert [i.name for i in loaded.inputs] == ["temp", "bonus"]
     assert loaded.inputs[0].default == Node("num", (), 1.5)
     assert evaluate(loaded.scores[1].score, {"score": 2.0}) == pytest.approx(5 * math.tanh(0.4))
@@ -117,7 +117,7 @@ def test_numbers_that_divide_a_batch_come_before_what_they_divide(tmp_path: Path
     ],
 )
 def test_a_name_that_the_file_has_not(file: str, text: str, told: str, tmp_path: Path) -> None:
-    """What the message asks for is something that the next check takes."""
+    """The message asks for something that the next check accepts."""
     path = tmp_path / f"{file}.yaml"
     path.write_text(f"{text}mask: [causal]\n")
     with pytest.raises(SpecError) as caught:
@@ -179,7 +179,7 @@ def test_places_in_expressions_of_every_writing(tmp_path: Path) -> None:
         ("mask:\n  - expr: |\n\n      k <= qq\n", "6:12"),
         ("mask:\n  - expr: k <=\n      qq  # later\n", "5:7"),
         ('mask:\n  - expr: "k\n     <= qq"\n', "5:9"),
-        ('mask:\n  - expr: "k\\x20\n     <= qq"\n', "4:11"),  # written otherwise than it reads
+        ('mask:\n  - expr: "k\\x20\n     <= qq"\n', "4:11"),  # an escape: the text differs from its value
     ):
         assert f"mine.yaml:{place}: error: unknown name 'qq'" in mistakes(tmp_path, text)
 

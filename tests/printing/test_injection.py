@@ -1,4 +1,4 @@
-"""No string of a spec puts text of its own into the generated code; expressions pass through their parser only."""
+"""No string in a spec can inject text into the generated code; expressions only get there through their parser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NASTY = [
 
 
 def code(folder: Path, text: str) -> dict[str, str]:
-    """The syntax trees of a package whose strings hold a text, docstrings taken out."""
+    """The syntax trees, without docstrings, of a package whose strings contain a text."""
     variant = {
         "name": "mine",
         "description": text.strip(),

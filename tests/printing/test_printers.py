@@ -1,4 +1,4 @@
-"""Both printers against Python's own arithmetic: the torch text in fp64, the Triton text as kernels that run."""
+"""Both printers compared with Python's own arithmetic: the torch text in fp64, the Triton text as kernels that run."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ LIMITS = {"window": (1, 2**28)}
 
 
 def drawn(rng: random.Random, depth: int) -> Node:
-    """A whole number of positions, lengths and literals, with a choice of operations."""
+    """A random integer expression of positions, lengths and literals."""
     if depth == 0:
         return rng.choice([Q, K, K, DISTANCE, of("-", K_LEN, Q), K_LEN, WINDOW, num(rng.choice((3, 46341, 2**28)))])
     a, b = drawn(rng, depth - 1), drawn(rng, rng.randrange(depth))
@@ -133,13 +133,13 @@ def drawn(rng: random.Random, depth: int) -> Node:
 
 
 def held(node: Node) -> bool:
-    """Whether int64 holds all steps, as the parser sees to."""
+    """Whether all steps fit into int64, as the parser ensures."""
     ranges = whole_numbers.Ranges(LIMITS)
     return all(ranges.within(n, whole_numbers.LONG) for n in node.walk() if n.type == "int")
 
 
 def far_cases() -> dict[str, Node]:
-    """Whole numbers of distant positions: what users write, and random ones, most of which pass an int32."""
+    """Integer expressions of distant positions: what users write, and random ones, most of which exceed an int32."""
     square = of("**", DISTANCE, 2)
     found = {
         "square of a distance": square,
@@ -178,7 +178,7 @@ for _values, _ in FAR.values():
 
 
 def evaluate(node: Node, env: Mapping[str, Any]) -> Any:
-    """The value by Python's own operators."""
+    """The value according to Python's own operators."""
     if node.op == "num":
         return node.value
     if node.op in printers.LEAVES:
@@ -304,7 +304,7 @@ def test_functions_of_kernels_are_right_to_a_few_units_in_the_last_place(tmp_pat
         1e4,
         math.inf,
     ]
-    scores = torch.tensor(scores).double().tolist()  # as float32 has them
+    scores = torch.tensor(scores).double().tolist()  # rounded to float32
     values = {"q": [1] * 16, "k": [1] * 16, "score": scores, "flag": [True] * 16}
     cases = {name: of(name, SCORE) for name in sorted(printers.SMOOTH)}
     for case, got in computed(tmp_path, cases, values | SCALARS).items():

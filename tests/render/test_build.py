@@ -67,7 +67,7 @@ def test_what_a_spec_exports_is_imported_once_it_is_asked_for(place: Path) -> No
     assert module.decode is sys.modules[f"{module.__name__}.decode"]
     layer = module.module.Attention(16, num_heads=1)
     assert layer(torch.randn(1, 5, 16)).shape == (1, 5, 16)
-    # a file of no export, and one that another spec would have
+    # a file that belongs to no export, and one that a different spec would have
     for name in ("tiles_of_mine", "transformers"):
         hint = f": its spec does not say `exports: .{name}.`" if name == "transformers" else "$"
         with pytest.raises(AttributeError, match=f"module 'attnforge_near_.*' has no attribute '{name}'{hint}"):
@@ -92,7 +92,7 @@ def test_what_is_the_same_is_rendered_once(place: Path, tmp_path: Path, monkeypa
     (tmp_path / "near.yaml").write_text(f"# with a comment\n{TEXT}")
     for given in (TEXT, MAPPING, tmp_path / "near.yaml", str(tmp_path / "near.yaml")):
         assert attnforge.build(given) is first
-    # another process
+    # as in another process
     monkeypatch.delitem(sys.modules, first.__name__)
     assert attnforge.build(MAPPING).__file__ == first.__file__
 
@@ -116,7 +116,7 @@ def test_a_build_that_was_cut_off_is_finished(place: Path, monkeypatch: pytest.M
     first = attnforge.build(TEXT)
     home = Path(str(first.__file__)).parent
     whole = {path.name for path in home.glob("*.py")}
-    # the order in which they are written: the face comes last
+    # files are written in this order: `__init__.py` comes last
     (home / "__init__.py").unlink()
     (home / "launch.py").unlink()
     monkeypatch.delitem(sys.modules, first.__name__)
@@ -129,7 +129,7 @@ def test_a_build_that_was_cut_off_is_finished(place: Path, monkeypatch: pytest.M
 def test_what_was_deleted_is_rendered_again(
     lost: str, known: bool, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether this process imported it before, when most of its files are not imported yet, or another one."""
+    """Whether this process imported it before (most of its files are not imported yet then) or another one did."""
     first = attnforge.build(TEXT)
     home = Path(str(first.__file__)).parent
     if lost == "folder":

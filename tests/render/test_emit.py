@@ -1,4 +1,4 @@
-"""Writes are atomic, hand-made changes survive, and what is out of date or left over is told."""
+"""Writes are atomic, manual changes survive, and files that are out of date or left over are reported."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_specs_in_any_folder_beside_the_output_judge_their_own(tmp_path: Path, f
 
 
 def test_a_folder_of_the_same_name_elsewhere_judges_no_spec(tmp_path: Path) -> None:
-    # such as the one that the shipped variants come from
+    # such as the folder that the shipped variants come from
     ours, theirs = (tmp_path / name for name in ("ours", "theirs"))
     ours.mkdir(), theirs.mkdir()
     out = ours / "generated"
@@ -263,7 +263,7 @@ def test_a_kill_leaves_whole_files_and_the_next_run_finishes(tmp_path: Path, del
 
 
 def versioned(tmp_path: Path, version: int) -> emit.Package:
-    """A package of four files that says of each which version it is, and once was larger."""
+    """A package of four files, each with its version; version 1 has one more file."""
     parts = {f"part{n}": f"version = {version}\n" for n in range(3 if version > 1 else 4)}
     body = "".join(f"from .{name} import version as {name}\n" for name in list(parts)[:3]) + f"face = {version}\n"
     made = package(tmp_path, body=body, **parts)
@@ -271,7 +271,7 @@ def versioned(tmp_path: Path, version: int) -> emit.Package:
 
 
 def imported(out: Path) -> str:
-    """The versions of the package's files as an import meets them, or why there is none."""
+    """The versions of the package's files that an import finds, or why it fails."""
     code = "import one; print(one.part0, one.part1, one.part2, one.face)"
     done = subprocess.run([sys.executable, "-B", "-c", code], cwd=out, capture_output=True, text=True)
     return done.stdout.strip() or done.stderr.splitlines()[-1]
@@ -282,7 +282,7 @@ def test_a_kill_between_two_steps_leaves_no_package_of_old_and_new_files(tmp_pat
     out, old, newer = tmp_path / "out", versioned(tmp_path, 1), versioned(tmp_path, 2)
     emit.write([old], out)
     child = os.fork()
-    if child == 0:  # dies as a power cut would: nothing is cleaned up
+    if child == 0:  # dies as in a power cut: nothing is cleaned up
         left = [steps]
 
         def dying(step: Callable[..., None]) -> Callable[..., None]:

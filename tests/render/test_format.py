@@ -1,4 +1,4 @@
-"""Text is formatted part by part, and comes out as black makes it of the whole."""
+"""Text is formatted part by part, with the result that black gives for the whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the files of a package hold, and which of them are the same everywhere."""
+"""What the files of a package contain, and which of them are the same everywhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attnforge.render import header, render
 
 GENERATED = Path(render.__file__).parents[3] / "generated"
 PACKAGES = sorted(path.parent for path in GENERATED.glob("*/__init__.py"))
-# of torch and triton, what is theirs alone to change
+# private names of torch and triton, which may change without notice
 PRIVATE = re.compile(r"\btorch(?:\.\w+)*\._(?!_)\w+|\btriton\.(?:runtime|knobs|tools)\b")
 
 

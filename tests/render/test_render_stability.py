@@ -1,4 +1,4 @@
-"""The same spec gives the same bytes, whatever the machine and the surroundings."""
+"""The same spec gives the same bytes, whatever the machine and the environment."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def rendered(path: Path, cwd: Path, **env: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "env"), zip(SAMPLE, SURROUNDINGS, strict=True), ids=[path.stem for path in SAMPLE])
 def test_bytes_hang_on_nothing_but_the_spec(path: Path, env: dict[str, str], tmp_path: Path) -> None:
-    """`attnforge render --check` takes a text whose header tells that it was made of the same; this formats all."""
-    # where black finds another style
+    """`attnforge render --check` accepts a text if its header names the same inputs; this test formats everything."""
+    # black would find another style here
     (tmp_path / "pyproject.toml").write_text("[tool.black]\nline-length = 60\nskip-string-normalization = true\n")
     files = sorted((ROOT / "generated" / path.stem).glob("*.py"))
     known = {f"{path.stem} {file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files}
     assert known and set(rendered(path, tmp_path, HOME=str(tmp_path), **env).splitlines()) == known
 
 
-# files that packages share, and what those have that have one
+# shared files that only some packages have, and the file that exactly those packages have
 BESIDE = {"decode_arguments.py": "decode.py", "ranks.py": "context_parallel.py"}
 
 
 def test_files_say_what_they_were_made_from_and_no_more() -> None:
-    # that these are what a render gives, `attnforge render --check` tells
+    # `attnforge render --check` tells whether these are what a render gives
     shared: dict[str, list[str]] = {}
     for path in (ROOT / "generated").rglob("*.py"):
         name, text = path.relative_to(ROOT / "generated").as_posix(), path.read_bytes().decode()
@@ -127,7 +127,7 @@ def test_files_that_were_made_of_the_same_are_not_formatted_again(
     emit.write([emit.Package("one", first.source, first.path, made)], out)
     formatted.clear()
     assert render.render(first, out) == made and not formatted
-    # an edited file is none that was made, nor is one in another encoding, nor what bars a package that is half written
+    # none of these is reused: an edited file, one in another encoding, the stub that bars a half-written package
     (out / "one" / "__init__.py").write_text(header.instead(made["__init__.py"], "raise ImportError\n"))
     (out / "one" / "api.py").write_text(f"{made['api.py']}x = 1\n")
     (out / "one" / "launch.py").write_bytes(made["launch.py"].encode() + b"# \xe9\n")

@@ -1,4 +1,4 @@
-"""Nothing is handed to a rendered function that it does not use, nor worked out there for nobody."""
+"""Rendered functions use all their parameters, and compute nothing that goes unused."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ GENERATED = Path(__file__).parents[2] / "generated"
 FILES = sorted({path.name for path in GENERATED.glob("*/*.py") if not path.name.startswith(("__init__", "test_"))})
 HOPPER = ("hopper.py", "hopper_backward.py", "hopper_wide.py", "decode_hopper.py")
 JITTED = ("kernels.py", *HOPPER, "decode_kernels.py", "statistics.py")
-# signatures that others fix: by file and function, what a variant may leave alone
+# signatures fixed by other code: for each file and function, the parameters that a variant may ignore
 FIXED = {
     ("checks.py", "__torch_dispatch__"): {"types"},
-    ("decode.py", "_read"): {"position", "k_len"},  # asked alike of all variants
-    ("decode_training.py", "attend_now"): {"workspace", "return_key_sums"},  # it stands in for that of decode.py
-    ("hopper.py", "forward"): {"entries_ptr"},  # a launch gives it what the portable kernel gets
-    ("reference.py", "_attend"): {"q_begin"},  # what cuts calls into entries tells it, whatever the masks
-    ("runtime.py", "_refuse"): {"ctx", "gradients"},  # autograd's
+    ("decode.py", "_read"): {"position", "k_len"},  # called alike for all variants
+    ("decode_training.py", "attend_now"): {"workspace", "return_key_sums"},  # it replaces that of decode.py
+    ("hopper.py", "forward"): {"entries_ptr"},  # a launch passes it what the portable kernel gets
+    ("reference.py", "_attend"): {"q_begin"},  # passed by what splits calls into entries, whatever the masks
+    ("runtime.py", "_refuse"): {"ctx", "gradients"},  # called by autograd
     ("transformers.py", "mask"): {"batch_size", "q_length", "kv_length", "q_offset", "local_size", "device", "kwargs"},
 }
-OPERATOR = "_"  # what registers the shapes of an operator's results takes all that the operator does
+OPERATOR = "_"  # functions that register the shapes of an operator's results take all its arguments
 
 
 class Function(NamedTuple):
-    """What a function takes and reads."""
+    """The parameters of a function, and the names that it reads and assigns to."""
 
     name: str
     parameters: list[str]
     read: set[str]
-    unpacked: list[tuple[str, tuple[str, ...]]]  # tuples that it takes apart, and the names of what is in them
-    made: set[str]  # by assignments to a name alone
+    unpacked: list[tuple[str, tuple[str, ...]]]  # tuples that it unpacks, and the names of their items
+    made: set[str]  # names assigned to individually
 
 
 @functools.cache
@@ -43,7 +43,7 @@ def functions(path: Path) -> list[Function]:
 
 
 def facts(definition: ast.FunctionDef) -> Function:
-    """The facts of a function, those inside of it included."""
+    """The facts about a function, including those nested in it."""
     given = definition.args
     places = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
     found = Function(definition.name, [x.arg for x in places if x], set(), [], set())
@@ -61,7 +61,7 @@ def facts(definition: ast.FunctionDef) -> Function:
 
 
 def packages(file: str) -> list[Path]:
-    """Where files of a name lie, once each text of which there are several."""
+    """The paths of files with this name, one for each distinct text."""
     return [*{path.read_text().partition('"""')[2]: path for path in sorted(GENERATED.glob(f"*/{file}"))}.values()]
 
 
@@ -79,7 +79,7 @@ def test_functions_use_what_they_take(file: str) -> None:
 
 @pytest.mark.parametrize("file", JITTED)
 def test_what_travels_in_a_tuple_is_used(file: str) -> None:
-    """By one at least of the functions that take the same tuple apart."""
+    """By at least one of the functions that unpack the same tuple."""
     found = {}
     for path in packages(file):
         used: dict[tuple[str, tuple[str, ...]], set[str]] = {}
@@ -94,7 +94,7 @@ def test_what_travels_in_a_tuple_is_used(file: str) -> None:
 
 @pytest.mark.parametrize("file", JITTED)
 def test_kernels_work_nothing_out_for_nobody(file: str) -> None:
-    """Numbers by themselves: of several that a function returns, some may be for other variants."""
+    """Only names assigned to individually: of several returned values, some may be for other variants."""
     found = {}
     for path in packages(file):
         for function in functions(path):

@@ -1,4 +1,4 @@
-"""Random masks: parsed trees mean what Python means, and no tile that is left out, or taken for full, is so wrongly."""
+"""Random masks: parsed trees mean what Python means, and no tile is wrongly left out or taken for full."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COUNT = int(os.environ.get("ATTNFORGE_RANDOM", "100"))
 
 
 class Scenery:
-    """The numbers of a call: the same wherever they are read."""
+    """The numbers of a call, the same wherever they are read."""
 
     def __init__(self, given: RandomSpec, spec: Spec) -> None:
         self.draw = Draw(f"scenery of {given.name}")
@@ -39,15 +39,15 @@ class Scenery:
         self.numbers = {name: 1 + self.draw.below(20) for name in NUMBERS}
 
     def python(self, place: Place) -> dict[str, Any]:
-        """What Python's expressions name."""
+        """The names that expressions read in Python."""
         return place.env() | self.numbers | {x.name: named(x, self._at(x, place)) for x in self.samples}
 
     def nodes(self, place: Place) -> dict[str, Any]:
-        """The same for trees: indices are a call's arguments."""
+        """The same for trees, which pass indices as the arguments of a call."""
         return place.env() | self.numbers | {x.name: _spread(self._at(x, place)) for x in self.samples}
 
     def _at(self, given: Declared, place: Place) -> Callable[[tuple[int, ...]], float]:
-        """An input's numbers at a place, by their index."""
+        """An input's numbers at a place, as a function of the index."""
         plain: type[int] | type[float] = float if given.dtype == "float" else int
         return lambda index: plain(self.samples[given](place.locate(given, index)))
 
@@ -73,7 +73,7 @@ def test_tiles_of_each_mask_term(name: str, tmp_path: Path) -> None:
 
 
 def check_tiles(given: RandomSpec, tmp_path: Path, calls: int) -> None:
-    """Holds what is known of tiles, before a call and by its tensors, against every place of a few calls."""
+    """Checks what is known of tiles, before a call and from its tensors, against every pair of a few calls."""
     path = tmp_path / f"{given.name}.yaml"
     path.write_text(given.yaml)
     spec = load(path, terms=resources.terms_for(path))
@@ -105,7 +105,7 @@ def check_tiles(given: RandomSpec, tmp_path: Path, calls: int) -> None:
 def check_states(
     states: TileStates, scenery: Scenery, truth: dict[tuple[int, int], bool], scene: Scene, tile: int
 ) -> None:
-    """Holds what the extremes of a call's tensors tell of tiles against what the tiles show."""
+    """Checks what the extremes of a call's tensors say about tiles against what the tiles show."""
     whole = tile_ranges.mask(states.spec)
     assert whole is not None
     told = intervals.condition(whole, states.known)

@@ -1,4 +1,4 @@
-"""Spans against brute force: nothing visible is missed, nothing hidden is called full, both ways, on random masks."""
+"""Spans compared with brute force: nothing visible is missed and nothing hidden is called full, along both sides."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def scenes(q_len: int, k_len: int, **scalars: int) -> Scene:
     return base | {"q_len": q_len, "k_len": k_len} | scalars
 
 
-# the two below are asked of a mask along both sides, and in several scenes
+# the two functions below are called for a mask along both sides, and in several scenes
 @functools.lru_cache(4)
 def told_of(mask: Node, along: Literal["k", "q"]) -> tuple[Span, ...]:
     return tuple(spans(mask, along, INPUTS, MINIMUMS))
@@ -88,7 +88,7 @@ def _allowed(mask: Node, items: tuple[tuple[str, int], ...]) -> dict[tuple[int, 
 
 
 def compare(mask: Node, scene: Scene, along: Literal["k", "q"], tile: int) -> Iterator[Cell]:
-    """For each tile of the other side: what is seen and full in truth, and what the spans say."""
+    """For each tile of the other side: the positions really seen and full, and those according to the spans."""
     return cells(told_of(mask, along), allowed(mask, scene), scene, along, tile)
 
 
@@ -123,7 +123,7 @@ def test_exact_where_the_bounds_are_monotone(names: tuple[str, str]) -> None:
             for seen, full, told, told_full in compare(mask, scene, along, tile):
                 assert told == seen
                 assert told_full <= full
-                # A key tile that only partly consists of sinks has full rows that no single range tells.
+                # A key tile that only partly consists of sinks has full rows that no single range describes.
                 assert told_full == full or ("sinks" in names and along == "q")
 
 
@@ -139,7 +139,7 @@ CLAMPED = {
 
 @pytest.mark.parametrize("name", CLAMPED)
 def test_a_clamped_place_of_the_query_is_inverted(name: str) -> None:
-    """A tile of keys visits the queries that see it, and no others: those at the ends see more keys on one side."""
+    """A tile of keys visits the queries that see it, and no others: queries at the ends see more keys on one side."""
     mask = expression(CLAMPED[name])
     for (q_len, k_len), tile in itertools.product([(14, 14), (6, 17), (17, 17), (1, 12)], (1, 2, 3, 4)):
         scene = scenes(q_len, k_len, size=3, prefix=2)

@@ -26,7 +26,7 @@ class Browser:
     def __init__(self, profile: Path) -> None:
         assert PROGRAM is not None
         commands, answers = os.pipe(), os.pipe()
-        # at numbers above 3 and 4, under which the browser expects them
+        # under numbers above 3 and 4: the shell moves them to 3 and 4, where the browser expects them
         ends = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (commands[0], answers[1])]
         shell = 'reads=$1 writes=$2; shift 2; exec "$@" 3<&$reads 4>&$writes'
         options = [*_OPTIONS.split(), f"--user-data-dir={profile}", "about:blank"]

@@ -1,4 +1,4 @@
-"""What tiles see of a mask, by checking every pair of positions, compared with what spans say."""
+"""The positions that tiles see, found by checking every pair, and the positions that spans claim."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def inside(lo: Node | None, hi: Node | None, env: Scene, among: range) -> set[in
 def cells(
     found: Sequence[Span], truth: Mapping[tuple[int, int], bool], scene: Scene, along: Literal["k", "q"], tile: int
 ) -> Iterator[Cell]:
-    """For each tile of the other side: the positions that are really seen and full, and those that spans say."""
+    """For each tile of the other side: the positions really seen and full, and those according to the spans."""
     assert 1 <= len(found) <= 8
     other = "q" if along == "k" else "k"
     positions, sought = sides(scene)[other], sides(scene)[along]

@@ -1,4 +1,4 @@
-"""Random calls of decoding, and their expected results: the package's reference, sequence by sequence."""
+"""Random decoding calls, and their expected results: the package's reference, one sequence at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Values = dict[str, Any]
 
 
 def package(folder: Path, name: str, text: str, exports: str = "decode") -> ModuleType:
-    """The package of a spec that decodes."""
+    """The package of a spec, with decoding among its exports."""
     # a machine with a GPU may lack the packages that rendering needs
     import unformatted
 
@@ -36,14 +36,14 @@ def package(folder: Path, name: str, text: str, exports: str = "decode") -> Modu
 
 
 def forget(package: ModuleType) -> None:
-    """Makes calls of decoding choose their kernels again."""
+    """Makes decoding calls choose their kernels again."""
     package.decode.CALLS.clear()
     importlib.import_module(f"{package.__name__}.runtime").LaunchCache.known.clear()
 
 
 @dataclass
 class Sequences:
-    """Some sequences of any lengths, whose last tokens are new."""
+    """Sequences of given lengths, whose last tokens are new."""
 
     lengths: Sequence[int]
     new: Sequence[int]
@@ -133,7 +133,7 @@ class Cache:
     def fill(self, append: Callable[..., None], turned: Callable[[int], Values] = lambda b: {}) -> Cache:
         """The same cache, filled with keys and values; `turned` gives the keywords that rotate a sequence's keys.
 
-        If keys are stored unchanged, all but the last tokens are copied in advance: appending one takes a program.
+        If keys are stored unchanged, all but the last tokens are copied first: each appended token takes a program.
         """
         for b, (k, v) in enumerate(zip(self.of.k, self.of.v, strict=True)):
             given, slots = turned(b), self.slots(b)
@@ -163,7 +163,7 @@ class Cache:
 def hold_float8(s: Sequences, cache: Cache, form: str) -> Values:
     """Fills a cache of latent heads with float8 keys; returns scales of the given form, NaN for unused slots.
 
-    Keys and values of the sequences become those in the cache, times their scales.
+    The keys and values of the sequences are replaced by those in the cache, times their scales.
     """
     cache.k = cache.k.to(torch.float8_e4m3fn)
     cache.v = cache.k[..., : s.v[0].shape[-1]]

@@ -15,12 +15,12 @@ import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# put before code that reads the input of the assembler: this skips the assembler, which takes time
+# goes before code that reads the assembler's input: skips the assembler, which is slow
 UNASSEMBLED = """
 from triton.backends.nvidia.compiler import CUDABackend
 CUDABackend.make_cubin = lambda *_: b""
 """
-# put before code that reads only stages before LLVM
+# goes before code that only reads stages before LLVM
 UNLOWERED = f"""{UNASSEMBLED}
 CUDABackend.make_llir = lambda self, source, metadata, *_: metadata.update(shared=0, name="unlowered") or ""
 CUDABackend.make_ptx = lambda *_: ""
@@ -67,8 +67,8 @@ def serve() -> None:
     import attnforge.gpu.compile  # noqa: F401
     from attnforge.source import resources
 
-    triton_key()  # or each process would read the whole compiler for its hash
-    for name in ("causal", "deepseek_mla_absorbed", "flash1"):  # or each process would compile their templates again
+    triton_key()  # otherwise each process would read the whole compiler to hash it
+    for name in ("causal", "deepseek_mla_absorbed", "flash1"):  # or each process would recompile their templates
         unformatted.package(resources.variants()[name])
     gc.freeze()
     for line in sys.stdin:

@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def whether_kernels_are_interpreted() -> Iterator[None]:
-    """Is restored after each test: compiling in a test's own process turns the interpreter off."""
+    """Restored after each test: compiling in a test's own process turns the interpreter off."""
     before = os.environ.get(INTERPRETER)
     yield
     if before is None:

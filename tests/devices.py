@@ -16,7 +16,7 @@ if not GPU:
 
 
 def default() -> contextlib.AbstractContextManager[object]:
-    """Makes tensors where kernels run; on the CPU without a device context, which would intercept each torch call."""
+    """Creates tensors where kernels run; on the CPU without a device context, which would intercept each torch call."""
     return torch.device("cuda") if GPU else contextlib.nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""Attention written out by hand, term by term, with which the printed references are compared."""
+"""Attention written by hand, term by term, to compare the printed references with."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Place:
 
 
 def _within(cell: int, other: int, count: int, radius: int) -> bool:
-    """Whether a cell sees another one of its line: its window of 2 * radius + 1 cells never leaves the line."""
+    """Whether a cell sees another one of its row or column: its window of 2 * radius + 1 cells never leaves them."""
     first = max(0, min(cell - radius, count - (2 * radius + 1)))
     return first <= other < first + 2 * radius + 1
 

@@ -1,4 +1,4 @@
-"""Runs the host code of packages without a GPU, and compares launches with known shapes with first launches.
+"""Runs the host code of packages without a GPU, and compares launches with known shapes to first launches.
 
 A script, since it runs with the interpreter turned off: `python launches.py FOLDER NAME...` takes packages
 from a folder and fails if a second launch passes a kernel anything other than a first one would.
@@ -53,7 +53,7 @@ class Compiled:
 
 
 class Forgetful(dict[Any, Any]):
-    """A dict that keeps nothing."""
+    """A dict that stores nothing."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass
@@ -133,7 +133,7 @@ def _elsewhere(x: torch.Tensor, offset: int | None = None) -> torch.Tensor:
     span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
     offset = x.data_ptr() % 16 // x.element_size() if offset is None else offset
     copy = torch.empty(span + offset, dtype=x.dtype)[offset:]
-    if not x.is_floating_point():  # nothing reads floats, as no kernel runs
+    if not x.is_floating_point():  # floats are never read, as no kernel runs
         copy.copy_(x.as_strided((span,), (1,)))
     return copy.as_strided(x.shape, x.stride()).requires_grad_(learned)
 
@@ -167,7 +167,7 @@ def check(package: str, planned: plan.Plan) -> None:
     attention = importlib.import_module(package).attention
     launch = importlib.import_module(f"{package}.launch")
     runtime = launch.runtime
-    # an LSE in other units would be another tensor, and so would its gradient
+    # an LSE converted to other units would be a different tensor, and so would its gradient
     launch.natural = lambda lse, *_: lse
     runtime.architecture = lambda device: "sm_90"
     runtime.cache_share = lambda device: 2**12

@@ -23,7 +23,7 @@ from random_inputs import Declared, Draw, Text, binary, opposite
 from random_scores import Scores
 from random_values import visible
 
-# the share of a random sample of places that masks have to leave visible, unless they hide on purpose
+# the share of a random sample of pairs that masks have to leave visible, unless they hide on purpose
 LEAST_VISIBLE = 0.15
 
 

@@ -1,4 +1,4 @@
-"""Expressions as Python itself evaluates them, at one place of a score."""
+"""Evaluates expressions in Python itself, for one pair of a query and a key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Read(float):
 
 
 class Table:
-    """Numbers by an index that is written explicitly."""
+    """Numbers that are read at an explicit index."""
 
     def __init__(self, at: Callable[[tuple[int, ...]], float]) -> None:
         self._at = at
@@ -40,7 +40,7 @@ class Table:
 
 
 def named(given: Declared, at: Callable[[tuple[int, ...]], float]) -> Read | Table:
-    """The object for an input in an expression; `at` returns its numbers at this place, by the written index."""
+    """The object that stands for an input in an expression; `at` returns its number here for an explicit index."""
     return Table(at) if given.written else Read(at(()))
 
 
@@ -82,7 +82,7 @@ class Place:
         return float(x[tuple(slice(first, past) for first, past in self.locate(given, index))].sum())
 
     def locate(self, given: Declared, index: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-        """The first entry and the one past the last, along each axis, of an input that is read at a written index."""
+        """The first entry and the one past the last, along each axis, of an input that is read at an explicit index."""
         here = {"batch": self.b, "head": self.h, "kv_head": self.kv_h, "query": self.row, "key": self.k}
         counts = {"query": self.q_len, "key": self.k_len, "token": self.k_len}
         q_start, k_start = self.starts or (0, 0)
@@ -103,7 +103,7 @@ class Place:
 
 
 def visible(masks: Sequence[Text], inputs: Iterable[Declared], places: int = 150) -> float:
-    """The share of a sample of places that all masks show."""
+    """The share of visible pairs in a random sample."""
     draw = Draw("places")
     if not masks:
         return 1.0

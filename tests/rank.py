@@ -1,4 +1,4 @@
-"""One rank of several: `python tests/rank.py FOLDER RANK COUNT` attends to its part of the tokens in a folder's calls.
+"""One rank of several: `python tests/rank.py FOLDER RANK COUNT` computes its part of the calls in a folder.
 
 A call is a file with the package, its keywords, the token axes of those that are split, and the order of the parts;
 rank 0 gathers results and gradients and stores them next to it. The same holds for the results of `page.py`.

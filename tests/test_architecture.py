@@ -1,4 +1,4 @@
-"""The direction of imports, who may import what, and how soon the command line answers."""
+"""The direction of imports, who may import what, and how quickly the command line answers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def own_modules(start: Path, node: ast.ImportFrom) -> Iterator[str]:
 
 
 def statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """All statements, those inside of others included."""
+    """All statements, including nested ones."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case)):
             yield node
@@ -178,7 +178,7 @@ def test_help_answers_in_under_300_ms() -> None:
 
 
 def spent() -> float:
-    """The seconds of processors that processes begun here took: other tests have no share in them."""
+    """The CPU seconds of child processes of this process, to which other tests contribute nothing."""
     found = os.times()
     return found.children_user + found.children_system
 
@@ -228,7 +228,7 @@ def names(node: ast.AST, context: type[ast.expr_context]) -> set[ast.Name]:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "generated").glob("*/kernels.py")), ids=lambda path: path.parent.name)
 def test_a_loops_variable_is_read_inside_alone(path: Path) -> None:
-    # before a loop that binds it, and after, Python has a value for it; on a GPU it is anything
+    # before and after the loop that binds it, Python has a value for it; on a GPU the value is undefined
     for function in (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)):
         loops = [node for node in ast.walk(function) if isinstance(node, ast.For)]
         inside: set[ast.Name] = set()
@@ -250,7 +250,7 @@ def test_kernels_read_all_that_they_name(path: Path) -> None:
 
 @functools.cache  # some files are the same in many packages
 def undefined(text: str) -> dict[str, set[str]]:
-    """What kernels of a module read and nothing defines."""
+    """Names that kernels of a module read and nothing defines."""
     if "jit" not in text:
         return {}
     module = ast.parse(text)
@@ -268,18 +268,18 @@ _IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 def decorated(function: ast.FunctionDef) -> str:
-    """Text of a function's decorators."""
+    """The text of a function's decorators."""
     return " ".join(map(ast.unparse, function.decorator_list))
 
 
 @pytest.mark.parametrize("package", sorted((ROOT / "generated").glob("*/")), ids=lambda path: path.name)
 def test_kernels_of_all_files_define_what_they_read(package: Path) -> None:
-    """Those for Hopper GPUs, too, which nothing else on a CPU runs."""
+    """Including the kernels for Hopper GPUs."""
     for path in package.glob("*.py"):
         assert not undefined(path.read_text()), path.name
 
 
-# what a spec may say by itself: a name that two parts of a kernel read is lost where only one of them is there
+# specs with a single feature: a name that two parts of a kernel read may be undefined if only one is present
 ALONE = {
     "nothing": "",
     "rope": "rope: {layout: half, dims: 32}\n",
@@ -301,7 +301,7 @@ MASKS = {
 }
 
 
-# how rows are loaded has nothing to do with what a mask compares: packed ones have no tile to mask, or some
+# how rows are loaded does not depend on what a mask compares: for packed ones, no masked tile or some are enough
 @pytest.mark.parametrize("name", ALONE)
 @pytest.mark.parametrize(
     ("layout", "masks"), [*(("dense", masks) for masks in MASKS), ("packed", "nothing"), ("packed", "of_heads")]

@@ -1,4 +1,4 @@
-"""What docs/coming-from.md says of other libraries, against those that run on a CPU."""
+"""What docs/coming-from.md says about other libraries, compared with those that run on a CPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Attention = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def attention(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Attention]:
-    """What the packages of these specs, and of the one on the page, give users to call."""
+    """The functions that users call, from the packages of these specs and of the one on the page."""
     folder = tmp_path_factory.mktemp("coming_from")
     (shown,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     texts = {name: f"name: {name}\n{text}\n" for name, text in TEXTS.items()} | {"shown": shown}
@@ -95,7 +95,7 @@ def test_functions_of_flex_attention(queries: int, attention: dict[str, Attentio
 
 
 def test_pages_of_flashinfer_are_a_table(tmp_path: Path) -> None:
-    """Heads in front of places, an empty sequence among others, and parts whose LSE has base 2."""
+    """Heads before slots, an empty sequence among others, and partial results whose LSE has base 2."""
     module = package(tmp_path, "others_paged", "mask: [causal]")
     s = Sequences([20, 0, 9, 16], [1] * 4)
     there = torch.full((9, 2, 2, 8, 16), math.nan)

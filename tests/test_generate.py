@@ -1,4 +1,4 @@
-"""The example that generates text: sequences join and leave, and tokens are those of the model without a cache."""
+"""The example that generates text: sequences join and leave, and tokens equal those of the model without a cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def generate() -> Iterator[ModuleType]:
     found = importlib.util.spec_from_file_location("generate", path)
     assert found and found.loader
     module, before = importlib.util.module_from_spec(found), list(sys.path)
-    sys.modules["generate"] = module  # dataclasses look there
+    sys.modules["generate"] = module  # dataclasses look up modules there
     found.loader.exec_module(module)
     yield module
     del sys.modules["generate"]
@@ -39,7 +39,7 @@ def test_tokens_are_those_without_a_cache(generate: ModuleType, graph: bool) -> 
     angles = generate.angles_of(17, 16)
     requests = [generate.Request(list(range(n)), n + more) for n, more in ((11, 2), (3, 3), (6, 4), (13, 1))]
     engine = generate.Engine(model, angles, places=2, pages=6, page=3, chunk=7, graph=graph)
-    # what an earlier call left there is no matter
+    # whatever an earlier call left there must not matter
     engine.k.fill_(torch.nan)
     engine.v.fill_(torch.nan)
     with torch.no_grad():
@@ -49,7 +49,7 @@ def test_tokens_are_those_without_a_cache(generate: ModuleType, graph: bool) -> 
             assert one.tokens[one.prompt :] == said[one.prompt - 1 :]
             assert len(one.tokens) == one.wanted
     first, *_, last = requests
-    assert first.joined == 0 < requests[2].joined < last.joined  # the third beside one that was there before
+    assert first.joined == 0 < requests[2].joined < last.joined  # the third joins one that is already running
     assert {*first.pages} & {*last.pages}
     assert sorted(engine.free) == list(range(6)) and not any(engine.running)
     assert bool(engine.replays) == graph

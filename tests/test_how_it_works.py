@@ -1,4 +1,4 @@
-"""The pieces of specs and kernels that docs/how-it-works.md quotes stand in the files that it names."""
+"""The pieces of specs and kernels that docs/how-it-works.md quotes are in the files that it names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMED = re.compile(r"`((?:generated|specs)/[\w/]+\.(?:py|yaml))`")
 
 
 def quotes(text: str) -> list[tuple[int, str, str]]:
-    """Each quoted piece with its line, and the file that the text above it names last."""
+    """Each quoted piece with its line, and the last file named in the text above it."""
     found = []
     for match in re.finditer(r"^```(?:python|yaml)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         names = NAMED.findall(text, 0, match.start())
@@ -24,7 +24,7 @@ def quotes(text: str) -> list[tuple[int, str, str]]:
 
 
 def occurs(piece: str, text: str) -> bool:
-    """Whether a file has these lines one below the other, at any depth; `...` skips lines that are not shown."""
+    """Whether a file has these lines one after the other, at any indentation; `...` skips lines that are not shown."""
     lines, start = text.splitlines(), 0
     for part in re.split(r"^\.\.\.\n", piece, flags=re.MULTILINE):
         wanted = textwrap.dedent(part).splitlines()

@@ -1,4 +1,4 @@
-"""The benchmark of models: each case takes a step, and the table of the docs is what its record makes of it."""
+"""The benchmark of models: each case takes a step, and the table in the docs follows from the record of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_table_is_what_the_record_makes_of_it() -> None:
 
 
 def rows(text: str) -> dict[str, str]:
-    """The last column of the table by the first one."""
+    """The last column of the table, keyed by the first one."""
     table = re.search(r"^\| models \|.*?\n\n", text, re.MULTILINE | re.DOTALL)
     assert table
     lines = [line.strip("| ").split(" | ") for line in table[0].strip().splitlines()[2:]]
@@ -36,7 +36,7 @@ def test_what_is_measured_stands_in_the_row_of_its_model() -> None:
     text = models.PAGE.read_text(encoding="utf-8")
     assert {case.row for case in models.CASES if case.row} <= set(rows(text))
     cases = [{"case": "llama, eager", "ms": TIMES}, {"case": "llama, compiled", "ms": TIMES | {"flex_attention": 3.0}}]
-    # one whose own step failed tells nothing
+    # a case whose own step failed gives no result
     cases.append({"case": "gemma 2, eager", "ms": {"eager": 7.0}})
     found = models.page(text, {"device": "GPU", "libraries": "torch 0", "cases": cases})
     assert rows(found)["Llama"] == "eager 1.25 (sdpa), compiled 0.75 (flex_attention)"
@@ -124,7 +124,7 @@ def test_a_contender_that_breaks_its_process_is_left_out_and_the_others_are_time
     told = capsys.readouterr().err
     assert f"Dies, eager, {llama.spec} is left out: BrokenProcessPool: " in told
     assert f"Raises, eager, {llama.spec} is left out: RuntimeError: no such\n" in told
-    # what is compiled as a whole has no process of its own, and runs the same kernels
+    # a model that is compiled as a whole gets no process of its own, and runs the same kernels
     failed = {("Case", "eager", llama.spec): "a reason"}
     assert set(models.makers(cases[-1], "compiled", True, failed)) == {"sdpa"}
     assert set(models.makers(cases[-1], "layers", True, failed)) == {llama.spec, "sdpa"}
@@ -133,7 +133,7 @@ def test_a_contender_that_breaks_its_process_is_left_out_and_the_others_are_time
 @pytest.mark.slow
 def test_a_record_can_be_made_into_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "models.json"
-    # the other peer is compiled first, which takes longer than all else here
+    # the other peer is compiled first, which takes longer than everything else here
     cases = [dataclasses.replace(case, peers=("sdpa",)) for case in models.CASES]
     monkeypatch.setattr(models, "CASES", cases)
     monkeypatch.setattr(

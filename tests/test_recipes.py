@@ -1,4 +1,4 @@
-"""Each recipe of docs/recipes.md gives what plain PyTorch gives, forward and backward, in Triton's interpreter."""
+"""Each recipe of docs/recipes.md gives the results of plain PyTorch, forward and backward, in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def cosine_attention(q: Any, k: Any, v: Any, warmth: Any) -> torch.Tensor:
 
 
 def turned(x: torch.Tensor, angles: torch.Tensor, grown: float = 1.0) -> torch.Tensor:
-    """x [B, T, H, D] with pairs of halves turned by angles [B, T, D / 2]."""
+    """x [B, T, H, D] with pairs from its two halves rotated by angles [B, T, D / 2]."""
     pairs = torch.complex(*x.chunk(2, -1)) * torch.polar(torch.full_like(angles, grown), angles)[:, :, None]
     return torch.cat((pairs.real, pairs.imag), -1)
 
@@ -126,7 +126,7 @@ def image_attention(q: Any, k: Any, v: Any, near: Any) -> torch.Tensor:
 
 
 def offsets(near: torch.Tensor) -> torch.Tensor:
-    """The entries [H, T, T] of a table by distances in rows and columns of 4."""
+    """The entries [H, T, T] of a table of distances in rows and columns, for tokens in rows of 4."""
     rows = ([near[:, i // 4 - j // 4 + 3, i % 4 - j % 4 + 3] for j in range(T)] for i in range(T))
     return torch.stack([torch.stack(row, -1) for row in rows], -2)
 
@@ -216,7 +216,7 @@ def nsa(q: Any, k: Any, v: Any, gates: Any) -> torch.Tensor:
     return (outs / (1 + torch.exp(-gates))).sum(0)
 
 
-# what each recipe takes beside q, k and v: the shapes of its tensors, and what is no tensor that learns
+# arguments of each recipe besides q, k and v: the shapes of its tensors, and what is not a learned tensor
 TAKES: dict[Formula, dict[str, Any]] = {
     sigmoid_attention: {"lift": (H,)},
     relu_attention: {},
@@ -249,17 +249,17 @@ TAKES: dict[Formula, dict[str, Any]] = {
 }
 
 
-# -- recipes for other libraries: what each is beside plain PyTorch, and how far from it -------------------------------
+# -- recipes for other libraries: the distance of each from plain PyTorch ----------------------------------------------
 
 
 def apart(found: list[torch.Tensor], expected: list[torch.Tensor]) -> dict[str, float]:
-    """How far tensors are from what is expected, beside their size."""
+    """The distances of tensors from the expected ones, relative to their size."""
     pairs = enumerate(zip(found, expected, strict=True))
     return {str(i): float((a - b).abs().max() / b.abs().max()) for i, (a, b) in pairs}
 
 
 def passes(call: Formula, *learned: torch.Tensor) -> list[torch.Tensor]:
-    """What a call gives, and the gradients of what it takes."""
+    """The result of a call, and the gradients of its arguments."""
     given = [x.detach().clone().requires_grad_() for x in learned]
     out = call(*given)
     torch.manual_seed(1)
@@ -270,7 +270,7 @@ def with_documents(names: dict[str, Any]) -> dict[str, float]:
     layers = [SimpleNamespace(attention=SimpleNamespace(inner_attention=None))]
     (layer,) = names["with_documents"](SimpleNamespace(layers=layers)).layers
     inner = layer.attention.inner_attention.build()
-    # a batch of two halves has a document's end between them
+    # the end of a document falls between the halves of the batch
     cuts = torch.tensor([0, 5, 6, T], dtype=torch.int32)
     masks = importlib.import_module("torchtitan.models.common.attention").VarlenMetadata(cuts, cuts, 6, 6)
 
@@ -292,7 +292,7 @@ def with_documents(names: dict[str, Any]) -> dict[str, float]:
 
 
 def fading(q: Any, k: Any, v: Any, window: int) -> torch.Tensor:
-    """What a sequence's last tokens q [T, H, D] see of all its tokens."""
+    """The attention of a sequence's last tokens q [T, H, D] to all its tokens."""
     distance = torch.arange(len(k) - len(q), len(k))[:, None] - torch.arange(len(k))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     score = products(q[None], k[None]) - 0.3 * torch.log1p(distance.clamp(min=0))
@@ -300,7 +300,7 @@ def fading(q: Any, k: Any, v: Any, window: int) -> torch.Tensor:
 
 
 def caches(pages: int, page: int) -> dict[str, torch.Tensor]:
-    """A layer's cache as an engine lays it out: (pages, heads, places, keys and values side by side)."""
+    """A layer's cache as an engine lays it out: (pages, heads, slots, keys and values side by side)."""
     lost = math.nan
     return {
         "heads first": torch.full((pages, H, page, 2 * D), lost),
@@ -310,7 +310,7 @@ def caches(pages: int, page: int) -> dict[str, torch.Tensor]:
 
 
 def serve_pages(names: dict[str, Any]) -> dict[str, float]:
-    """What is served from each layout of the cache."""
+    """The distances of the results with each layout of the cache."""
     return {
         f"{layout} {i}": distance
         for layout, cache in caches(6, 4).items()
@@ -320,13 +320,13 @@ def serve_pages(names: dict[str, Any]) -> dict[str, float]:
 
 @torch.no_grad()
 def serve_from(cache: torch.Tensor, names: dict[str, Any]) -> dict[str, float]:
-    """A prompt beside one that goes on, then a chunk and a token."""
+    """The distances of results for two sequences: prompts, then a token and a chunk, then a chunk and a token."""
     library = importlib.import_module("vllm.v1.attention.backend")
     backend = importlib.import_module("vllm.v1.attention.backends.registry").AttentionBackendEnum.CUSTOM.get_class()
     assert backend is names["PagesBackend"]
     layer = backend.get_impl_cls()(2 * H, D, D**-0.5, H, None, 6)
     builder = backend.get_builder_cls()(None, ["layer"], None, "cpu")
-    # what layers leave to it
+    # layers leave this to the backend
     assert backend.forward_includes_kv_cache_update
     pages = torch.tensor([[3, 1, 0], [5, 2, 4]], dtype=torch.int32)
     torch.manual_seed(0)
@@ -347,7 +347,7 @@ def serve_from(cache: torch.Tensor, names: dict[str, Any]) -> dict[str, float]:
             block_table_tensor=pages,
             slot_mapping=torch.tensor(slots),
         )
-        # a batch has room for more tokens than it has
+        # a batch has room for more tokens than it holds
         states = [
             torch.cat([*(x[b, list(r)] for b, r in enumerate(rows)), torch.zeros_like(x[0, :2])]) for x in (q, k, v)
         ]
@@ -375,7 +375,7 @@ def see_near_patches(names: dict[str, Any]) -> dict[str, float]:
     weights = {name: weight.clone() for name, weight in model.state_dict().items()}
     swapped = names["see_near_patches"](model)
     assert all(torch.equal(weight, weights[name]) for name, weight in swapped.state_dict().items())
-    # a bias of all keys moves no weight: its gradient is noise
+    # a bias shared by all keys changes no attention weight: its gradient is noise
     learned = [weight for name, weight in swapped.named_parameters() if name != "0.k_norm.bias"]
     found = [
         torch.autograd.grad(call.square().sum(), learned)
@@ -385,14 +385,14 @@ def see_near_patches(names: dict[str, Any]) -> dict[str, float]:
 
 
 def near_pixels(width: int, height: int) -> torch.Tensor:
-    """What is added to scores (B, T, T): nothing for pixels at most two rows and columns away, else -inf."""
+    """The mask added to scores (B, T, T): 0 for pixels at most two rows and columns away, else -inf."""
     place = torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij"), -1).view(-1, 2)
     shown = (place[:, None] - place).abs().amax(-1) <= 2
     return torch.zeros(shown.shape).masked_fill(~shown, -math.inf).expand(B, -1, -1)
 
 
 def see_near_pixels(names: dict[str, Any]) -> dict[str, float]:
-    """A layer of images beside one that looks at a text; an image, and a square one as a row of tokens."""
+    """An image layer beside one that attends to a text; inputs are an image, and a square one as a row of tokens."""
     torch.manual_seed(0)
     library = importlib.import_module("diffusers.models.attention_processor")
     more = {"bias": True, "qk_norm": "layer_norm", "norm_num_groups": 2}
@@ -402,7 +402,7 @@ def see_near_pixels(names: dict[str, Any]) -> dict[str, float]:
     before = text.processor
     image, tokens = torch.randn(B, H * D, 3, 5), torch.randn(B, 16, H * D)
     masked = [(image, near_pixels(5, 3)), (tokens, near_pixels(4, 4))]
-    # a bias of all keys moves no weight: its gradient is noise
+    # a bias shared by all keys changes no attention weight: its gradient is noise
     learned = [weight for name, weight in layer.named_parameters() if name != "norm_k.bias"]
 
     def found(*, plain: bool) -> list[torch.Tensor]:
@@ -421,7 +421,7 @@ def see_near_pixels(names: dict[str, Any]) -> dict[str, float]:
 
 @torch.no_grad()
 def sparse_step(names: dict[str, Any]) -> dict[str, float]:
-    """Lists of several lengths, of single tokens from a cache of pages."""
+    """Single tokens that attend to lists of keys, of several lengths, in a paged cache."""
     torch.manual_seed(0)
     k, v, q = torch.randn(6, 4, H, D), torch.randn(6, 4, H, D), torch.randn(4, 2 * H, D)
     counts = torch.tensor([5, 1, 9, 24], dtype=torch.int32)
@@ -448,7 +448,7 @@ def blocks(language: str) -> list[str]:
 
 
 def measured(found: Formula, formula: Formula) -> dict[str, float]:
-    """How far output and gradients of a recipe are from those of its formula, beside their own size."""
+    """The distances of a recipe's output and gradients from those of its formula, relative to their size."""
     torch.manual_seed(0)
     plain: dict[str, Any] = {name: torch.randn(B, T, H, D) for name in "qkv"}
     for name, taken in TAKES[formula].items():
@@ -469,7 +469,7 @@ def measured(found: Formula, formula: Formula) -> dict[str, float]:
 
 
 def test_recipes_are_their_formulas(tmp_path: Path) -> None:
-    """Specs and blocks in order, as a reader runs them, in a folder of its own; one process runs them all."""
+    """Runs specs and blocks in order, as a reader would, in a folder of its own; one process runs them all."""
     (tmp_path / "specs").mkdir()
     for text in blocks("yaml"):
         name = re.match(r"# (\S+)\n", text)
@@ -489,7 +489,7 @@ def test_recipes_are_their_formulas(tmp_path: Path) -> None:
 
 
 def test_every_recipe_is_held_against_a_formula() -> None:
-    """A function or class that nothing else on the page speaks of is a recipe."""
+    """A function or class that nothing else on the page mentions is a recipe."""
     text = "\n".join(blocks("python"))
     defined = set(re.findall(r"(?m)^(?:def|class) (\w+)", text))
     helpers = {name for name in defined if len(re.findall(rf"\b{name}\b", text)) > 1}
@@ -500,7 +500,7 @@ def serve() -> None:
     """Runs the page's blocks and prints how far each recipe is from its formula."""
     interpreter.hasten()
     stand_ins.install()
-    # dataclasses look for the module that they stand in
+    # dataclasses look up the module that defines them
     module = sys.modules["recipes"] = ModuleType("recipes")
     names = vars(module)
     for text in blocks("python"):

@@ -1,4 +1,4 @@
-"""The training example: its text, what it writes, that both kinds of attention learn the same, and that runs go on."""
+"""The training example: its text, what it writes, that both kinds of attention learn the same, that runs can resume."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TINY = partial(
 
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Packages are rendered once, into a folder of the tests."""
+    """Renders packages once, into a folder of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ATTNFORGE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield

@@ -1,6 +1,6 @@
 """Follows docs/tutorial.md as a reader would: all its blocks in order, in an empty folder, without a GPU.
 
-ATTNFORGE_FULL=1 also runs the command that the tutorial says to take a minute.
+ATTNFORGE_FULL=1 also runs the command that takes a minute according to the tutorial.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ NUMBER = re.compile(r"-?\d+\.\d+")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block, and what the text below it says that it prints."""
+    """A fenced block, and the output that the text shows below it."""
 
     line: int
     language: str
-    manner: str  # what follows the language: `exits 2`, `slow`
+    manner: str  # the words after the language: `exits 2`, `slow`
     text: str
     shown: str | None = None
     roughly: bool = False  # whether numbers may differ by a little
@@ -68,7 +68,7 @@ def fits(shown: str, printed: str, *, roughly: bool = False) -> bool:
 
 
 class Session:
-    """One Python session: names of a block are there in the next."""
+    """A Python session: names defined by one block are available in the next."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         command = [sys.executable, __file__]
@@ -77,7 +77,7 @@ class Session:
         )
 
     def run(self, text: str) -> tuple[str, str]:
-        """What a block prints, and the traceback where it fails."""
+        """What a block prints, and the traceback if it fails."""
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps(text) + "\n")
         self.process.stdin.flush()
@@ -119,7 +119,7 @@ def env(tmp_path: Path) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": "",
         "COLUMNS": "120",
     }
-    # the suite's own switch for more cases: the text shows what comes without it
+    # the suite's own switch for more cases: the text shows the output without it
     return {name: value for name, value in os.environ.items() if name != "ATTNFORGE_FULL"} | changes
 
 

@@ -1,4 +1,4 @@
-"""A wheel, installed beside nothing of the checkout, renders a user's spec in another folder."""
+"""A wheel, installed away from the checkout, renders a user's spec in another folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytest.importorskip("hatchling")
 
 
 def built(kind: str, source: Path, out: Path) -> Path:
-    """A wheel or a source distribution, made of a folder."""
+    """A wheel or a source distribution, built from a folder."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(out)]
     subprocess.run(command, cwd=source, check=True, capture_output=True)
     (path,) = out.iterdir()
@@ -52,7 +52,7 @@ def test_an_installed_wheel_renders_a_users_spec(wheel: Path, tmp_path: Path) ->
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(packages)]
     subprocess.run([*install, str(wheel)], check=True, env=env)
-    # what the wheel needs comes from the environment of the tests, but not an editable install of the checkout
+    # the wheel's dependencies come from the environment of the tests, but not an editable install of the checkout
     dependencies = sorted({str(Path(p).resolve()) for p in sys.path if p.endswith("site-packages")})
     (packages / "dependencies.pth").write_text("\n".join(dependencies) + "\n")
 
@@ -172,7 +172,7 @@ assert not any("attnforge" in name for name in sys.modules)
 
 
 def test_a_model_with_a_copied_package_trains_where_attnforge_is_not_installed(tmp_path: Path) -> None:
-    """A folder with the user's code and a copy under another name, beside all that is installed here but attnforge."""
+    """The user's folder has code and a copy under another name; everything is installed as here, except attnforge."""
     user, installed = tmp_path / "user", tmp_path / "installed"
     (user / "model").mkdir(parents=True)
     without = shutil.ignore_patterns("__pycache__")
@@ -185,7 +185,7 @@ def test_a_model_with_a_copied_package_trains_where_attnforge_is_not_installed(t
             if "attnforge" not in path.name:
                 (installed / path.name).symlink_to(path)
     env = os.environ | {"PYTHONPATH": str(installed), "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    # -S: no folder of installed packages but that one
+    # -S: no folder of installed packages except that one
     done = subprocess.run([sys.executable, "-S", "train.py"], cwd=user, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (user / "trained.pt").exists()

@@ -1,4 +1,4 @@
-"""The docs as a site: it builds without a warning, links lead somewhere, and a browser shows it from the disk alone."""
+"""The docs as a site: it builds without a warning, no link is broken, and a browser shows it from the disk alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of `explain --html`, in a real browser: it computes what Python computes, and answers mouse and keyboard."""
+"""The page of `explain --html`, in a real browser: it computes the same as Python and reacts to mouse and keyboard."""
 
 from __future__ import annotations
 

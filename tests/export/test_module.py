@@ -423,7 +423,7 @@ def test_rows_with_other_columns_are_refused(package: Callable[..., ModuleType])
 def test_a_longest_length_that_is_none_is_told(
     longest: Any, error: type[Exception], told: str, package: Callable[..., ModuleType]
 ) -> None:
-    """Both if tables of angles are made and if kernels are launched right away."""
+    """Whether tables of angles are made first or kernels are launched right away."""
     for rope in ("", "rope: {layout: half}\n"):
         layer = made(Case(f"longest{len(rope)}", f"layout: packed\n{rope}mask: [causal]"), package)
         with pytest.raises(error, match=f"^max_seqlen: expected {told}$"):

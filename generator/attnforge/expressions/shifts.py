@@ -1,4 +1,4 @@
-"""Whether an expression changes if positions are counted from another token."""
+"""By how much positions can be shifted without changing an expression."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from .linear_forms import Linear, linear, variable
 from .tree import COMPARISONS, Node
 
 _POSITIONS = (variable("q"), variable("k"))
-_UNKNOWN = (variable("k_len"),)  # whoever leaves out tokens changes it
+_UNKNOWN = (variable("k_len"),)  # changes if tokens are left out
 
 
 def period(node: Node, fixed: Collection[str] = ()) -> int | None:
-    """The number of positions whose multiples can be added to all positions without changing the expression.
+    """The number whose multiples can be added to all positions without changing the expression; None if none is known.
 
-    The inputs `fixed` are rows of tokens that would not move along. None if no such number is known.
+    The inputs `fixed` have rows for tokens, and would not be shifted along.
     """
     found = _shift(node, fixed)
     return found[1] if found is not None and not found[0] else None
 
 
 _Shift = tuple[Fraction, int]
-"""By how much a value grows with each position that is added, and of which number that is true for multiples."""
+"""Growth of a value per added position, and the number of positions for whose multiples this holds."""
 
 
 def _shift(node: Node, fixed: Collection[str]) -> _Shift | None:
@@ -50,7 +50,7 @@ def _sum(form: Linear, fixed: Collection[str]) -> _Shift | None:
 
 
 def _divided(part: _Shift | None, divisor: int, op: str) -> _Shift | None:
-    """A quotient, or a remainder: the dividend has to grow by multiples of the divisor."""
+    """A quotient or a remainder; the dividend has to grow by multiples of the divisor."""
     if part is None or not divisor:
         return None
     growth = part[0] / divisor
@@ -58,7 +58,7 @@ def _divided(part: _Shift | None, divisor: int, op: str) -> _Shift | None:
 
 
 def _constant(parts: list[_Shift | None]) -> _Shift | None:
-    """Anything else, which stays the same if all that it is made of does."""
+    """Any other operation: unchanged if all its arguments are."""
     if any(part is None or part[0] for part in parts):
         return None
     return Fraction(), math.lcm(*(part[1] for part in parts if part is not None))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d71b40fe7111d711
-#   text hash     a7087a4c466a7258
+#   content hash  3466ddb808f37bd9
+#   text hash     819735b0b80dbe34
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

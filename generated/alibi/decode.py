@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b0b2bdbf99e6dce2
-#   text hash     8e967a36643f208b
+#   content hash  7fbb12f282f2b127
+#   text hash     566d52dea51b73b4
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

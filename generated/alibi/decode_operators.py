@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4820982f9f5d81bc
-#   text hash     2a4fb4b0063196ec
+#   content hash  fd54836c529125da
+#   text hash     a49c24eac32940f4
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  30f7bce00350e57f
-#   text hash     8bee76927dc02bf3
+#   content hash  c6db054f020471ff
+#   text hash     fed38456e5b31622
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

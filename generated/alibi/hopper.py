@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7ce25b227f0d1dd6
-#   text hash     84f63e0928dbf7ba
+#   content hash  2f49f47ab07f04b5
+#   text hash     4b8fff4366a0fdf6
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

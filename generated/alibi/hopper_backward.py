@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  10e8915521965691
-#   text hash     adba0e85fa6e97d7
+#   content hash  42bf9bd526972643
+#   text hash     89bd17d501108b6c
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

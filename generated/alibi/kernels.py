@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ff5d7c6e3246079e
-#   text hash     8c8e1fb557352b62
+#   content hash  7938df89c86e1682
+#   text hash     51773d8be2dd93fa
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  644041c93ef11e55
-#   text hash     fe8407d8cbe07d1a
+#   content hash  351647d69bf0e5bf
+#   text hash     a6b143a8700fdbce
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  00794d18b5d5c743
-#   text hash     f7979416e3b7df16
+#   content hash  d63c5d4a1c0b2313
+#   text hash     fea04dc3c82122ca
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01e4bb701f5ea6b9
-#   text hash     c522753afdb4325c
+#   content hash  4136007338008aa1
+#   text hash     a4b070eeaa280d1d
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

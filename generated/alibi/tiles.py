@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b091dd9f16ccf5a0
-#   text hash     61d47233cf657070
+#   content hash  f4ef1983f26a9565
+#   text hash     85b591a9a86c27f4
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

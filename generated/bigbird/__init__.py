@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ef1fb81a96dcbb12
-#   text hash     a6231e725d6fc707
+#   content hash  265e6c87e3655f70
+#   text hash     dc8b5d28f92f83b7
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

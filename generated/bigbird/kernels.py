@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9676c496a60d4e96
-#   text hash     08824d75bf1aaf51
+#   content hash  ce2d404e7afce0aa
+#   text hash     974c65ee4b08e414
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  db609f95fb57b590
-#   text hash     61882b6f83e43fc0
+#   content hash  00675a5c5b753c38
+#   text hash     a1723a35e1c276ae
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

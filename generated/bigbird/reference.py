@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b49812bb73854d0a
-#   text hash     30763759fec8321b
+#   content hash  ab0bb816a3db7769
+#   text hash     d411a043d293091e
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f9cff37cc2bf86be
-#   text hash     d896c269015d66a9
+#   content hash  308abbd1facb790d
+#   text hash     0d3a8a52a42dd0bf
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6e94efa28f6749e8
-#   text hash     28f07cfdacf06620
+#   content hash  6684ba3eea46e7ff
+#   text hash     cedf686936483fea
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

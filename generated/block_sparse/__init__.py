@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  026190b8f14c9607
-#   text hash     b708e5b80f27e61b
+#   content hash  e52b6e0c1f040f02
+#   text hash     eceebfe4e1cb5f79
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4156ed6adf6ac50a
-#   text hash     582f8a84b5d96c75
+#   content hash  583c249116957294
+#   text hash     0aa459ace0f45c68
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  698cf8026ceee98f
-#   text hash     8675d2e9e1ced440
+#   content hash  222a67d5a68f3ce9
+#   text hash     1cd5859e6b2539ea
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

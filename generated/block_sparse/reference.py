@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a3334afe016f576b
-#   text hash     f8bc7e494cdf70e5
+#   content hash  7de98d981f2b433b
+#   text hash     8172db204cc6219c
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

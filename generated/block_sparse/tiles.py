@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e90ffc4fb2bc992c
-#   text hash     62cb7107d26cfd3e
+#   content hash  49336742a6fe6c71
+#   text hash     c9689ac3c72ed22e
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

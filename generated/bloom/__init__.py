@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e9435eb36cf2424b
-#   text hash     b3beb019c4fb3be9
+#   content hash  1d387a6d93c71cd2
+#   text hash     8eece4f79b68d0e2
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

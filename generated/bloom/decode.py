@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eb986b9a435b6173
-#   text hash     c91f9a2d1fbc05fd
+#   content hash  9200e70926037da4
+#   text hash     26e50fd2817ffdaa
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e3808fb03788138f
-#   text hash     6cc75a8a7a4686e4
+#   content hash  242c755d59ff04f4
+#   text hash     8ab540a7c365054d
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

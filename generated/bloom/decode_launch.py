@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8acb959bc6029589
-#   text hash     b473d910811dd9ed
+#   content hash  fa97983dbd21551b
+#   text hash     3595c0e827e93c19
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

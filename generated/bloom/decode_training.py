@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5c08eb66e8fc45fa
-#   text hash     aa0210b34b3b03e6
+#   content hash  f22b9595031e4bf4
+#   text hash     d41782db7685128a
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3f69438c7f814734
-#   text hash     48c42d0122dd4deb
+#   content hash  61d50d02613d140a
+#   text hash     8a4a2711421ddbfc
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bd1ff94837dde987
-#   text hash     fb4e8ff529d1864b
+#   content hash  9d93562d13e791cc
+#   text hash     85fc9e48ce38a0fa
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

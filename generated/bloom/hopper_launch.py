@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  be9f498036374c89
-#   text hash     c92e7f29d3a89330
+#   content hash  f8d7a087da2a7b1d
+#   text hash     be7d06b0b896edec
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

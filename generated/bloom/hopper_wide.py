@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  34502c789bdba913
-#   text hash     a13487c5f99c47bb
+#   content hash  db98d302a7d9bb1d
+#   text hash     d834d7f30ac6ba7b
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8573654b3bd466b6
-#   text hash     fcd638be7439e57c
+#   content hash  86aa4bb471d4ecb6
+#   text hash     fdc729010329ab0e
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a1c2186f9fc60009
-#   text hash     abc886a56885c892
+#   content hash  1fd38223d399c9f3
+#   text hash     42d512dbdbb02bf4
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0f3e52c08a1c25f8
-#   text hash     2b531e024241bfbf
+#   content hash  d470870d8f312c99
+#   text hash     d685506219d6034f
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f426da4751369af6
-#   text hash     43b6970df1ccbbcd
+#   content hash  5b57da57d3a0eebe
+#   text hash     f13c2a2d0f59ceec
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

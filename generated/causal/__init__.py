@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d15be375675d36ed
-#   text hash     f3226fe910a509ae
+#   content hash  84df52fb4a23fe38
+#   text hash     94d49073e3593d13
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f42a5d05d387c76d
-#   text hash     8b98cdef9aeaaca7
+#   content hash  dc7caf1fa4891ff9
+#   text hash     58f6deadfb7b7e2c
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

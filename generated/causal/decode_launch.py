@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fc22c2ce7279f7ce
-#   text hash     6892435f9ccc94ed
+#   content hash  9f5c0091addf96e6
+#   text hash     830c3bfb1017a0cd
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  41d6756da83314a6
-#   text hash     f2f46bd0a08934b5
+#   content hash  919e08872979c3f2
+#   text hash     b06331cfeb001a47
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  098fdc800a8c86ff
-#   text hash     da415bc32c56ae70
+#   content hash  536aa8ee16ac2905
+#   text hash     c989360093a4162d
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

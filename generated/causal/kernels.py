@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  91d1ac8b2093520c
-#   text hash     d85b2c734c1218da
+#   content hash  fb6f07cb87b250a9
+#   text hash     84e43a10bc582899
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eac401647fd47e05
-#   text hash     91df3ebe1627eb25
+#   content hash  9b62484d2374c236
+#   text hash     fb641644e2096c65
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f93a99164c383a24
-#   text hash     2c3a505918b7c963
+#   content hash  bba13c024d75619e
+#   text hash     fd178f58e47a978a
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1398b5095865978a
-#   text hash     23d0d42ea8966e2d
+#   content hash  f0dce09c43a9409a
+#   text hash     675b1c953fa8c7f0
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b6a3f9f7f05ef3b0
-#   text hash     9552cebc41c9803c
+#   content hash  bf3dfa60ba890436
+#   text hash     c84d7fa159c98613
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

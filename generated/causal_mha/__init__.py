@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  53c1eae0313e4a30
-#   text hash     f877543b33dbbf93
+#   content hash  b46bc6fe2d7be5c0
+#   text hash     5a384c867160fe77
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

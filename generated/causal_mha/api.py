@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a9e4562b10c2437f
-#   text hash     93663f684085003d
+#   content hash  c0ad1528ac088162
+#   text hash     fa9809feaf64bdc3
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

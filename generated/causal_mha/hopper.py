@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c146d3d74c997205
-#   text hash     52f0b152006fb971
+#   content hash  9db8df4b237f9d26
+#   text hash     ff8a2274fe300e27
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

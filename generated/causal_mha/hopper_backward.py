@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  46d5f99cee0a6595
-#   text hash     a04caa5dded44601
+#   content hash  fec5009f80d23ce7
+#   text hash     c3022d8e6427e6f8
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

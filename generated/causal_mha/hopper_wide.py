@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  68af4f90a1143e88
-#   text hash     c4ad3e2975441179
+#   content hash  589e566d919ca464
+#   text hash     d4ea085e73d39ed2
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

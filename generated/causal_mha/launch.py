@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e3813f1e4e03fb0c
-#   text hash     dff1c5817adbd070
+#   content hash  34c72e69f49e140b
+#   text hash     5e8d60e95ceadc3a
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b9d883021a865c30
-#   text hash     f123fdcfcc804c9e
+#   content hash  c4f1978b6b2c6ae7
+#   text hash     a5cb39e80ca8a340
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6ceef775881f2790
-#   text hash     17e94b2ce533a077
+#   content hash  ad55e1972cc707f3
+#   text hash     298d9b3f9390dd29
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

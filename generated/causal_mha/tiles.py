@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  021dfbb822ee3382
-#   text hash     46fd516ace10a1b0
+#   content hash  d25d26b3c2fddfc8
+#   text hash     53fb8809cf692fa8
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

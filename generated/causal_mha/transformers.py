@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bfe9a2e4ce3091bb
-#   text hash     463c4f322549f47e
+#   content hash  b2b03a7e484f6272
+#   text hash     e08c790fa25699d7
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b40c95a0a481255e
-#   text hash     96d1cd1acf6b6e1b
+#   content hash  5dbcebcb2fb23bdf
+#   text hash     d6d63bfd4942f47f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

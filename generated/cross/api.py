@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  36fa1fe7c4743c54
-#   text hash     7396485123c876e0
+#   content hash  9c67c9db98005806
+#   text hash     238f0f16fd8fc33b
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

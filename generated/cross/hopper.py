@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4168f3d190ea1940
-#   text hash     9321bba24481bc23
+#   content hash  c6da5cff16262e63
+#   text hash     fe0f6db0ba734a1e
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

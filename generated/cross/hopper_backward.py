@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3ebdaff6aacfc104
-#   text hash     8c49dfcdddaaacc2
+#   content hash  85e44859d652e0ba
+#   text hash     812df3434cf6c5dc
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  136d72a3ad7c4e49
-#   text hash     bbba719f48e92976
+#   content hash  fe452eebcacafb1e
+#   text hash     2f49a8ebdba427ec
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4d55e1e6a2fd6199
-#   text hash     6ccc52f7bda6da3c
+#   content hash  8eb00ea04e0e40c8
+#   text hash     12a3cf09b92b2850
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

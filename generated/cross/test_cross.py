@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f747c0e15f56e9d4
-#   text hash     d19161149c25904b
+#   content hash  66da9f4e78ed9e4a
+#   text hash     11a3be43a4fb6eee
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

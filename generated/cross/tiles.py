@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  df75647c7e6ef6c3
-#   text hash     52afa0b1b18ac10b
+#   content hash  f533e14c49d152e9
+#   text hash     a1781027ae49d63b
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

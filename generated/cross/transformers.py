@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a67bafb5fb13a585
-#   text hash     136ffb1334c7fb9a
+#   content hash  93434a1d13417fd1
+#   text hash     5a198574954fe653
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

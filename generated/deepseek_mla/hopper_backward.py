@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  27344f7624795a07
-#   text hash     db2acfe4ab5ceb94
+#   content hash  a297d029022710cf
+#   text hash     aa91e3c6362b48ba
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

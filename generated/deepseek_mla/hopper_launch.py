@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d0ec19e6704dd251
-#   text hash     92a5a933fc9cf701
+#   content hash  0da53bcc139b4e77
+#   text hash     35810d99f44ffe45
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ebeac441cd37bdce
-#   text hash     1c3ea0225345beeb
+#   content hash  7dfa8617036d0bdd
+#   text hash     3003f044c1d939e6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a50ba94a03351937
-#   text hash     dfa258f727687df2
+#   content hash  39c96103a23b44f9
+#   text hash     8f3b37d9af734537
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

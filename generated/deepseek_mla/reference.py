@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f17d6c089f8393e4
-#   text hash     5064770481ddf71d
+#   content hash  c7735820cf5d91bf
+#   text hash     b31b235a041516b4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8ede11fda2cc6a4c
-#   text hash     c48c4f64925381d2
+#   content hash  a7397c2642732d3a
+#   text hash     25ad9ab7b2346fe5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3aa191b454e377b8
-#   text hash     49cd4442fb7f92b8
+#   content hash  777f3d72855f7b2a
+#   text hash     95dc0f9283fee0c1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

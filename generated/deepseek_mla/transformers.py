@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  be008e0eaafbbc25
-#   text hash     1d7b2a7e006b73c0
+#   content hash  9c9d6c03bcddcb9e
+#   text hash     5dc21bc93da4f9db
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

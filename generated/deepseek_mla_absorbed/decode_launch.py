@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f7415894d55d3bb5
-#   text hash     fd9886194cfd10f5
+#   content hash  157e0490bfb18701
+#   text hash     7660ecd314068c5a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

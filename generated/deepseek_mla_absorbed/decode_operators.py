@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  bb7bc641cd9c8515
-#   text hash     d39189ee51df1515
+#   content hash  8a877ecc670885b0
+#   text hash     42a77e5d924f8dee
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

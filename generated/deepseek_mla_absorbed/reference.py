@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9248cf7f2310a340
-#   text hash     eaf236483fe7ecb8
+#   content hash  231b6ae15e85a70b
+#   text hash     8fa14c103117234a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

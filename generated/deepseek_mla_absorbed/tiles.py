@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  78e262f6755a8889
-#   text hash     4489c82c263a7984
+#   content hash  6fdebfb25e65c3ce
+#   text hash     97a57d20deea40a4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

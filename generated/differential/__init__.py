@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c7da0ced3e204349
-#   text hash     881d0e7f07a1a567
+#   content hash  fd38de36b0eb0cde
+#   text hash     60a76dc2e3dfbb55
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

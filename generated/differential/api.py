@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  71699460a83bb43d
-#   text hash     e4dc057c7319610e
+#   content hash  621d3112ee3edb92
+#   text hash     bfa8cb005b22e718
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  71c956d33a71a4da
-#   text hash     230aa49f87a51a2a
+#   content hash  433c47632298708c
+#   text hash     c92725b7d6bcd2e4
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1a7bdfc0e3f4f69a
-#   text hash     bbe498adbb3ff784
+#   content hash  e35359d17cc55209
+#   text hash     94680a9ce9e222b5
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  06cc72fbf59290c7
-#   text hash     c1daa942dd6b1dc1
+#   content hash  61475d47f4774c56
+#   text hash     266891765b3659b0
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2d69ae8cfe465950
-#   text hash     6991ca4ce9d5836e
+#   content hash  f80ef03149fc3b57
+#   text hash     84aae94135bb3c1f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

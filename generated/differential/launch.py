@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  391d1c3c871a4ad2
-#   text hash     1b5f6da390007acc
+#   content hash  437fc6fdec9280bc
+#   text hash     3e95875e2a9a1760
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2d0b00e906b94930
-#   text hash     be58e11ea37f1549
+#   content hash  6dfdf77fd4f4a84d
+#   text hash     3699f23a4052590d
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8a52c768ca3dfd51
-#   text hash     7c2254a367e223c0
+#   content hash  529274e07c7abaee
+#   text hash     078167fec7e5615e
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

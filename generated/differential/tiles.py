@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2bcd127dfe6df131
-#   text hash     ffa07a3cd86f0ea7
+#   content hash  c4d094bd244b7c21
+#   text hash     a272d034bc1bfb70
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

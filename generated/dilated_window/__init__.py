@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2920cb09e6d7377d
-#   text hash     b4cfc98fbf20d010
+#   content hash  668a04b1eb31451f
+#   text hash     46cae7de00bf7616
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

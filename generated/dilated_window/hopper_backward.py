@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ddecd26bd1504f91
-#   text hash     4db23f90eacc16c2
+#   content hash  b389e02d72e3a8bb
+#   text hash     59e5d741be9325fb
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

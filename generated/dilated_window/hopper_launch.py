@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6f823b407ef477cb
-#   text hash     d5eb123ed2e67765
+#   content hash  0eb204baa612bfb5
+#   text hash     132986fa4e00fdd6
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

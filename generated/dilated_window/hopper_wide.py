@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  80dbc27b389928bf
-#   text hash     4f4c4cedcfab586a
+#   content hash  23bdc71a88c7fcb9
+#   text hash     2f8de8620eeae83f
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

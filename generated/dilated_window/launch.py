@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a090c099bdab10f0
-#   text hash     6eaf4516fb533a8c
+#   content hash  e9f632f5225db72d
+#   text hash     41b5cb13bf7694f6
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

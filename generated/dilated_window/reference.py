@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  621de2cc3d88efce
-#   text hash     6b40b6f0c73caaac
+#   content hash  e52f47a68dc72b30
+#   text hash     eaa368b6d044dc4c
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  23211da749d12839
-#   text hash     f96c4a58ffb8e04e
+#   content hash  5fae6f2415f8e047
+#   text hash     0860275df525cd35
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

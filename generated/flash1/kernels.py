@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  06ace3b626bd041e
-#   text hash     8a2d1b1e0a01c2ba
+#   content hash  dc604bf528f06076
+#   text hash     53d9dc675d211233
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

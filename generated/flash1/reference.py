@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4f2229b46fbd77b8
-#   text hash     b4d8c870aa75c3a3
+#   content hash  68379e617864c16a
+#   text hash     58f0631a00e7ab38
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  074ddd425f0f5720
-#   text hash     36e4b345fa6b06c3
+#   content hash  e1e08afbf4c22538
+#   text hash     850557f09202423d
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2a7b67127e2a5d6f
-#   text hash     4cfee40c0b7c583b
+#   content hash  5586fd64209baed3
+#   text hash     cea8c0037b8a29d9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

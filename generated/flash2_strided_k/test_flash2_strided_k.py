@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  32e8d99b76eb21a9
-#   text hash     53b9c4052c23af33
+#   content hash  23e69faadd5afe2b
+#   text hash     ce2627639447069e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  85bee1587f1d21b9
-#   text hash     1f791f78d2f7f200
+#   content hash  5a94d8f49a9a6241
+#   text hash     efc7c1957ec45cb3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9cc75bcbda8d6dd5
-#   text hash     4e6479a2ec1e764f
+#   content hash  8156f1b300fd136b
+#   text hash     5e9a7923e8a36579
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  952246139731acb3
-#   text hash     a385ef6d9d3ccc8c
+#   content hash  4ddf453304224f22
+#   text hash     1c6df1dc9bd09a03
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  50532bc339552cee
-#   text hash     b287c11b06870311
+#   content hash  b1b871e2c9109d84
+#   text hash     9c5b8854a5b9afb0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7e009ae02ab8bd4b
-#   text hash     c677fa42302d4fd5
+#   content hash  014d88837e469a5b
+#   text hash     dbcb8d8843e2e55a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  11f64e814db066ef
-#   text hash     693cda064211181f
+#   content hash  9b7aaaae5bf68d90
+#   text hash     c735bd1a0db69df9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

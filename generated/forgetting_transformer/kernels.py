@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8857eb48b4e86410
-#   text hash     83a0cae08a9f39b3
+#   content hash  edfc6bbf9996461f
+#   text hash     72f545d68850112c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

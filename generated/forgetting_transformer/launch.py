@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bc59ac562b72c577
-#   text hash     13b37e46ab420f99
+#   content hash  9705df252fc498f5
+#   text hash     ac7158dee08169ec
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e0deaff5698e094d
-#   text hash     a8b1a198823d65ce
+#   content hash  cf9e22784d4b59f5
+#   text hash     490bc04b95c6a502
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

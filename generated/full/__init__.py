@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e969431e39632744
-#   text hash     5e69e30504c754a0
+#   content hash  94844e025f221ed5
+#   text hash     52a3635eb1a955e4
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

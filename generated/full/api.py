@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2d16cdd3e37949ff
-#   text hash     d41282275c14416c
+#   content hash  9486f6cde90145bb
+#   text hash     21ca4d257c9032c6
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bef6c5a0097494d3
-#   text hash     6174dbc60688f560
+#   content hash  064738cdbe68a2ea
+#   text hash     fcfce4a61bb2f789
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

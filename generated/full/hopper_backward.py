@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2b3db317e2f2e553
-#   text hash     57c8e8a3e4fc3ad0
+#   content hash  cb885ee809e82f84
+#   text hash     a715ddc95fc1aa25
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

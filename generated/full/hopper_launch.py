@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0eba9839d56e9f68
-#   text hash     63ab43ac4978c185
+#   content hash  6c479ef6f77ffdfc
+#   text hash     48343566dfe469d5
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

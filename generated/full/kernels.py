@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  55e82ef1e07c2b54
-#   text hash     d4c6f1eb1004d19a
+#   content hash  0810c19d00a813a6
+#   text hash     f8cd09c68cc72635
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

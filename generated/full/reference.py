@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f5e0eef22163455d
-#   text hash     ddd523ce7b74470f
+#   content hash  752a319382a2e1a5
+#   text hash     4d381a82dc16e02c
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

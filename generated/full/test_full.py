@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1976e712ee89421c
-#   text hash     0edf0e842657c9af
+#   content hash  fab03f2e3f43774d
+#   text hash     747602e2f110a076
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  00f4a557e341cae4
-#   text hash     39d2c30db4cec05e
+#   content hash  87a535b26ab309f3
+#   text hash     ef2869c4d57b9304
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  eb27bdeaa2dc2100
-#   text hash     1346bc7141bbd0a5
+#   content hash  ba85d97ca20f7fe3
+#   text hash     204b1b6c6ff577fe
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

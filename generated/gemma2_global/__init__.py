@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7005e2184f1423b5
-#   text hash     3f677843c776ae38
+#   content hash  d559972c4c39b2ac
+#   text hash     7c625dac474546f9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d9ad4b86f8d946fd
-#   text hash     01d5778f3c452f43
+#   content hash  ef16d4fbd89388ef
+#   text hash     c4c6136dbe806a59
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

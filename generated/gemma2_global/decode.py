@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  47ebde60c9e20cc2
-#   text hash     b1924a524d9d65e5
+#   content hash  cc0ace4ae9e5417d
+#   text hash     5184475c204da42a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3e948f59f2965fab
-#   text hash     8c3885e1dba51795
+#   content hash  e8044aa7f0207433
+#   text hash     0d8329318a9cb237
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

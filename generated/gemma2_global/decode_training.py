@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e841b0c8ef4154ca
-#   text hash     555e10354170edc4
+#   content hash  777123dcab8aa1ef
+#   text hash     5d28d417d95b81b8
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

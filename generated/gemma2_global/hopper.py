@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1bd422913d659b4c
-#   text hash     cde0a6646fe5656a
+#   content hash  424406c3c03cebe3
+#   text hash     76688ee9d3d441c9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

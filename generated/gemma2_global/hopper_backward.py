@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f84d2910c256c2fa
-#   text hash     b5fa16fa6bcc22b2
+#   content hash  3d33d17d09161ce2
+#   text hash     0c78afc24893db9c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

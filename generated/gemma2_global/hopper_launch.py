@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  23af8c1cbf1b3453
-#   text hash     254ca069a97f076d
+#   content hash  abaa1d98968c41cb
+#   text hash     d06f3592dd3fea88
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b6c64ff863d383b4
-#   text hash     cf8b36e0707bf9e8
+#   content hash  ccb1c12fe3433bd8
+#   text hash     5c5e27fba472c014
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  67b709e0c5f14ab4
-#   text hash     f104c2cffcb48959
+#   content hash  7515f0b4bab5b59e
+#   text hash     955c8c62c50817fc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

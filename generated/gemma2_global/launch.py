@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  979196549015aac7
-#   text hash     2deb70f4923cf890
+#   content hash  078a1a79f22ca93e
+#   text hash     b42b5ec6842905a3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

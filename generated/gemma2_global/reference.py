@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6cb61e216862d5f6
-#   text hash     65ebd0a363cadc1a
+#   content hash  d4523113ac54ae63
+#   text hash     8d1dbc22376d5469
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

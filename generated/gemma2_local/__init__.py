@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3afe89dfe2f1cdd7
-#   text hash     4b7aeffae7bc0106
+#   content hash  b3ea58283c027369
+#   text hash     7011639cf3925e97
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  972e49d5ab654927
-#   text hash     cc08a80aac1544ce
+#   content hash  78a73b2f17ca54e1
+#   text hash     ceba42d53f01e42b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ce28df9fa37e061c
-#   text hash     74861d2d9d9b68ea
+#   content hash  58f6198bdfe306be
+#   text hash     e196a3e0858704f0
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dfbd38e225bb882d
-#   text hash     79b29857b56f1841
+#   content hash  57c7f77793684aba
+#   text hash     0c6685ff146be382
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  00c121d19a19274a
-#   text hash     7c33628b604a2634
+#   content hash  00eea2309f3ccc42
+#   text hash     b82831a6093317a7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

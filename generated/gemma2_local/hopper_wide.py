@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1aed1849db0cf7ad
-#   text hash     f3bd5c4edd7c5453
+#   content hash  465ce10761ab0ec8
+#   text hash     d5bef82f84b48fe4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  87ce5b26ae1dcc69
-#   text hash     c0b22cd4623ac125
+#   content hash  9eabba3d8d546e1e
+#   text hash     58e02efd01ed22ef
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  46b26e2983ec3162
-#   text hash     c514aa61d6122e16
+#   content hash  a53ca50a2a729819
+#   text hash     37cefc0c5f0dc19a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7382dc42b17a074b
-#   text hash     8ae80a38f653ac43
+#   content hash  3a2f0e2db8da2d26
+#   text hash     2a6d3d3091131ef0
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

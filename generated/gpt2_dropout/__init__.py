@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0320d478b92b6cd8
-#   text hash     2e714eba0c5b3034
+#   content hash  b94840f931902f04
+#   text hash     52cf20fa4819d6d5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4dde10f1386ccade
-#   text hash     07a80aa8d9d654a1
+#   content hash  768f2977f769a05f
+#   text hash     f836fce4f1c4500d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

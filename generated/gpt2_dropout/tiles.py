@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  03f5ae468764c6d0
-#   text hash     b12646b79d6b2a47
+#   content hash  8f751c7dd2d4372f
+#   text hash     8005088911eef8a8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

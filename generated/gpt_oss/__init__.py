@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9fd04dcf0e289f04
-#   text hash     af3206676a59b7b8
+#   content hash  c51e8521c416c9c8
+#   text hash     bf6058092b8a9a5f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

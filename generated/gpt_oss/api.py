@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  11754fde5441cfa0
-#   text hash     05a70a081e608175
+#   content hash  14bff10e2aef6685
+#   text hash     405165e89a9fa41e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

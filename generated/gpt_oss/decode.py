@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1da50c6c0c303023
-#   text hash     a4b2bc1000c0ab04
+#   content hash  4f90f66e074e3f23
+#   text hash     dddc0994e3a62cb5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

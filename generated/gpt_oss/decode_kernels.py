@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  edca43a922b1e662
-#   text hash     af1fcc073e507dc0
+#   content hash  6a38fb9c565f638d
+#   text hash     75e7e4b4818ec610
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  94ed531e5178dd27
-#   text hash     632d182d81a44618
+#   content hash  4c251642c58aa8f2
+#   text hash     48fad4eed560ab04
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

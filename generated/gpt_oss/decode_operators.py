@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  941b792fe5e72da3
-#   text hash     cb2426332718788a
+#   content hash  f678bdc843d58cb1
+#   text hash     2c20d5e2f27ad9f3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0aa0c86bbf7778fe
-#   text hash     262c89114a775a35
+#   content hash  cd318df441a4c403
+#   text hash     8648c6c0339e80e9
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7d1ab850b9a16a7f
-#   text hash     117f39daba021d7b
+#   content hash  f72257ee5d46cf3f
+#   text hash     fdcc1e12402da3bb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

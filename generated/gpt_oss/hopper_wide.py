@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cf7888d178ca0b45
-#   text hash     944a2a074da66cb5
+#   content hash  ddcbe8a584d65afc
+#   text hash     75b6835c6e024bf6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6bf54b9d7a47fcde
-#   text hash     576abe379e6e8161
+#   content hash  661a0e77d2c7b8e7
+#   text hash     b7354ac3aa3a5dcb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

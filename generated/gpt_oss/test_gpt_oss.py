@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  87db766209ba2ba9
-#   text hash     70def89731ca7ac4
+#   content hash  2b08b61333d7e81b
+#   text hash     f591e111a57ce6b5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8c29cb55b7e63611
-#   text hash     47f17b7a9f8ff83c
+#   content hash  c4248aa63ebc1883
+#   text hash     bb055f5214ed2486
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4eb126eca93d3148
-#   text hash     d1a23f1c5906c2dd
+#   content hash  b9906346743916af
+#   text hash     a1b18859182b2691
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d2833f959f37fba6
-#   text hash     8d246c90fc33528e
+#   content hash  3d9f7efd64eae232
+#   text hash     af022f678a50a0be
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a62d28e96f92c014
-#   text hash     95667bddd65a2abc
+#   content hash  64c9c4eee772f51d
+#   text hash     bd264b47c09ac9a6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b030b5732f82aede
-#   text hash     08e2ba0f177a299c
+#   content hash  b48239a480c368d7
+#   text hash     fceb1bf92358161a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

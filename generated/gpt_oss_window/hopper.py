@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8e6861e2937825ce
-#   text hash     bf7c753af4f53d22
+#   content hash  1bdbc6446072f8ef
+#   text hash     91f08cc343f58d2d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  341c970d2da5e9d3
-#   text hash     1ebdb6527f478703
+#   content hash  24138bd96eed4b54
+#   text hash     48eba9690d24eb9f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

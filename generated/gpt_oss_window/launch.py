@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e3208de730d3c1a9
-#   text hash     0fa0359534852dc0
+#   content hash  0890b11c9c23aee0
+#   text hash     6d9d00b7e944a588
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fede794ddf839982
-#   text hash     0ed9d64f1b3796f0
+#   content hash  a842eccc56b5b806
+#   text hash     8ad6bda730df4e0f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  29d20d513906d28a
-#   text hash     0ff00b0ba1bdf6ae
+#   content hash  2a7c515a7451c9e2
+#   text hash     b7c9961adc597aa7
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

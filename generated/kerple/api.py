@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dc4e765b906ef847
-#   text hash     6f8dc6b7b9c5cfa2
+#   content hash  0ff9f571140e814d
+#   text hash     f83f745bfdcd8555
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

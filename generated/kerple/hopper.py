@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3483935312a23366
-#   text hash     985242198c361ac6
+#   content hash  f9a7ae70296efd3a
+#   text hash     2514c26ef5ac3f45
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

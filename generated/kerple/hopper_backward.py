@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  15a9b1c4538294dd
-#   text hash     e812292fae43a545
+#   content hash  393c13cddd5aa52f
+#   text hash     d1ebc0ed58de7d8a
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

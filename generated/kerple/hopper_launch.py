@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  47b06cc644254cab
-#   text hash     fc8ed8ab1e9778d7
+#   content hash  fa66b0915dc67b4f
+#   text hash     219109b2fb764372
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  080e23ea141a63cf
-#   text hash     8d34723de27018c8
+#   content hash  12c73d24d87aa357
+#   text hash     4d7be6dc6bf8644d
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  667937fc3a4e3e30
-#   text hash     0b0979c96c65e3e5
+#   content hash  5952c961b8234477
+#   text hash     9c432b8ba5d89789
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

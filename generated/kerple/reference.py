@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8fe5c2e5bfccade5
-#   text hash     11edda128bc35599
+#   content hash  a9790a7cd76d5ec1
+#   text hash     9166234cb49a71d9
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5aab918687dc112a
-#   text hash     8dcd0176d6c00e37
+#   content hash  ec32f57fce46e83c
+#   text hash     46b666f4fa70444f
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

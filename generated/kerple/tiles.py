@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8941eb6813831fc5
-#   text hash     2349429c6804d60b
+#   content hash  3ca918012164cba3
+#   text hash     c5581e58a2ea9184
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4ef4ded0b7a00b95
-#   text hash     19040515f6bd7a2e
+#   content hash  5b9a9b185a048a55
+#   text hash     321537f59ea68756
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

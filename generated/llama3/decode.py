@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  056a72560a638391
-#   text hash     09cf272a7222bcbf
+#   content hash  acc9a47336e23da3
+#   text hash     e26bdf79b81139d7
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ee725642b23a1b59
-#   text hash     b2b43910ac31c633
+#   content hash  5feaf3a0ac1180c7
+#   text hash     a5150d0cd95ae370
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  41eedc832129c9fb
-#   text hash     cc3d1542f91c997e
+#   content hash  36d6313183fdc587
+#   text hash     3e8e3b9bd03eb547
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

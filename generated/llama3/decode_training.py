@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b0a6b0f2fdd052c4
-#   text hash     344f77666a269edf
+#   content hash  3314d0e952ffbe66
+#   text hash     cc9fdbe999a84cf7
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

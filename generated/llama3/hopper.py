@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d2d91e8730a89f0b
-#   text hash     17d7d6a226788d1c
+#   content hash  3b5fe4a99f1cb134
+#   text hash     765526f09b621de6
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  15dddeced01b381a
-#   text hash     af6872c208b5fc6a
+#   content hash  19c3a7397c6d9dc8
+#   text hash     827f0c2c583de270
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

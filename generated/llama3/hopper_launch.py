@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f100a66fba3294c6
-#   text hash     429ae146d4bf7d94
+#   content hash  d8204a5f35264936
+#   text hash     0e5c71355d68d440
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8b359cb7a9d3057b
-#   text hash     a7cfb19188530ba9
+#   content hash  292211b593f93ba7
+#   text hash     8fc18c0aeb80adb9
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  efaa10729712d509
-#   text hash     a2c5493818fd3c06
+#   content hash  3914d6e0a0644aef
+#   text hash     a6c36139627519da
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

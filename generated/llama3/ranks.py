@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/ranks/ranks.py.jinja
-#   content hash  994c204d979121d5
-#   text hash     132a0271530431bc
+#   content hash  6c71a7a9d36c1327
+#   text hash     9cb42e51fd173d69
 #   render with   attnforge render SPEC
 """Tokens divided among the ranks of a process group: each has a part and receives the keys that its queries see."""
 
@@ -49,16 +49,14 @@ class Parts:
         if self.rank < 0:
             raise ValueError(outside)
         self.pieces = self.count * (2 if zigzag and self.count > 1 else 1)
+        self.own = [self.rank, self.pieces - 1 - self.rank][: self.pieces // self.count]  # stretches of this rank
 
     def stretches(self, rows, name="q"):
         """The stretches of a rank's `rows` tokens: their rows, and their beginning and end among all tokens."""
-        if self.pieces == self.count:
-            return [(slice(0, rows), self.rank * rows, (self.rank + 1) * rows)]
-        if rows % 2:
+        if rows % len(self.own):
             raise ValueError(f"{name}: expected an even number of tokens on each rank, or zigzag=False, got {rows}")
-        half, late = rows // 2, self.pieces - self.rank
-        early = slice(0, half), self.rank * half, (self.rank + 1) * half
-        return [early, (slice(half, rows), (late - 1) * half, late * half)]
+        size = rows // len(self.own)
+        return [(slice(i * size, (i + 1) * size), n * size, (n + 1) * size) for i, n in enumerate(self.own)]
 
     def holder(self, stretch):
         """The rank that has a stretch of all, and which of its stretches that is."""
@@ -121,17 +119,16 @@ def window_starts(parts, rows, back, step):
 
     No query sees further back than `back` keys. None if a rank would receive as many keys as by gathering all.
     """
-    own = parts.pieces // parts.count
+    own = len(parts.own)
     if own * (back + step) >= (parts.pieces - own) * rows:
         return None
     return [max(stretch * rows - back, 0) // step * step for stretch in range(parts.pieces)]
 
 
-def with_neighbours(parts, x, axis, starts):
-    """The rows of each stretch of this rank, preceded by rows of earlier stretches from its entry in `starts` on."""
-    rows = x.shape[axis] // (parts.pieces // parts.count)
+def exchange(parts, starts, rows):
+    """The rows that this rank sends and receives, so that each stretch has those from its entry in `starts` on."""
     sent, received = [[] for _ in range(parts.count)], [[] for _ in range(parts.count)]
-    order = [[] for _ in range(parts.pieces // parts.count)]
+    order = [[] for _ in parts.own]
     for seeing, start in enumerate(starts):
         taker, sees = parts.holder(seeing)
         for stretch in range(start // rows, seeing):
@@ -142,12 +139,11 @@ def with_neighbours(parts, x, axis, starts):
             if taker == parts.rank:
                 order[sees].append((giver, len(received[giver])))
                 received[giver].append((sees, first - start, (stretch + 1) * rows - first))
-    found = _WithNeighbours.apply(x.movedim(axis, 0), rows, sent, received, order, parts.group)
-    return [one.movedim(0, axis) for one in found]
+    return rows, sent, received, order
 
 
 class _WithNeighbours(torch.autograd.Function):
-    """The rows of each stretch of a rank, preceded by rows of earlier stretches.
+    """The rows of each stretch of a rank, preceded by rows of earlier stretches, as `exchange` finds them.
 
     sent: for each rank, pairs (own stretch, first row): the rows of the stretch from there on go to that rank
     received: for each rank, triples (own stretch, offset, rows): the piece is at that offset of the stretch's result
@@ -302,23 +298,26 @@ class Seen:
 
     def __init__(self, parts, stretches, keys, behind, near, inputs):
         self.parts, self.stretches = parts, [rows for rows, *_ in stretches]
-        rows = stretches[0][2] - stretches[0][1]
-        self.starts = None
+        self.rows = stretches[0][2] - stretches[0][1]
+        self.starts, self.exchanges = None, {}
         if behind and near is not None:
             # tokens that share an entry of an input must not be separated
             shared = (along.key[1] for along in inputs.values() if along.key)
-            self.starts = window_starts(parts, rows, near[0], math.lcm(ALIGNED, near[1], *shared))
+            self.starts = window_starts(parts, self.rows, near[0], math.lcm(ALIGNED, near[1], *shared))
         self.keys = [
-            slice(0 if self.starts is None else self.starts[first // rows], last if behind else keys)
-            for _, first, last in stretches
+            slice(0 if self.starts is None else self.starts[n], last if behind else keys)
+            for n, (*_, last) in zip(parts.own, stretches)
         ]
 
     def of(self, x, axis, per=1):
         """For each stretch, its keys' entries, from this rank's part of a tensor with one entry per `per` tokens."""
-        if self.starts is not None:
-            return with_neighbours(self.parts, x, axis, [start // per for start in self.starts])
-        whole = self.parts.gathered(x, axis)
-        return [_stretch(whole, (axis, per), keys) for keys in self.keys]
+        if self.starts is None:
+            whole = self.parts.gathered(x, axis)
+            return [_stretch(whole, (axis, per), keys) for keys in self.keys]
+        if per not in self.exchanges:
+            self.exchanges[per] = exchange(self.parts, [start // per for start in self.starts], self.rows // per)
+        found = _WithNeighbours.apply(x.movedim(axis, 0), *self.exchanges[per], self.parts.group)
+        return [one.movedim(0, axis) for one in found]
 
 
 def _calls(seen, inputs, terms, queries, keys, angles=()):
@@ -329,7 +328,7 @@ def _calls(seen, inputs, terms, queries, keys, angles=()):
         axis, per = along.query or along.key
         if not isinstance(x, torch.Tensor) or x.dim() < -axis:
             continue  # left out, or `attention` reports what is wrong
-        step = seen.parts.count * rows // seen.parts.pieces
+        step = rows // len(seen.parts.own)
         if step % per:
             raise ValueError(
                 f"{name}: expected stretches of a multiple of {per} tokens, as so many have an entry, got {step}"

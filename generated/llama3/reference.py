@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7c78ae0f558396c1
-#   text hash     090876ac15a2da79
+#   content hash  767d93958c456c66
+#   text hash     35644ab99a703f1a
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c9cd7c8aa2fc2ad2
-#   text hash     eb7666b38bb7a71e
+#   content hash  5c530e4fd5d4bac0
+#   text hash     f49d4615c562b7dc
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

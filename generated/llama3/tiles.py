@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c4918b1166eba514
-#   text hash     a45b4c20c8b3b5fd
+#   content hash  a6d3e8f9a1ba2ae8
+#   text hash     f7e48804139b4104
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  031c9d6ab12a160d
-#   text hash     eeddbd8f5f63df3c
+#   content hash  62d7e5f0d8af54cb
+#   text hash     5552a8939458f19d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

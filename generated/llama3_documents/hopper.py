@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  84b0a96ed9e7b8cb
-#   text hash     7a3383bc8018ed7a
+#   content hash  42da68b29845cc59
+#   text hash     4678cda794b503f7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ec582086cfda80d3
-#   text hash     c2eaa7bf9e9729aa
+#   content hash  c095a723c3985b3f
+#   text hash     bcc18866f3e41759
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

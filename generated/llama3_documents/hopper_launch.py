@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  08b01e6b11b4c972
-#   text hash     d82a6538df5ccc5e
+#   content hash  e3cd66f161702a09
+#   text hash     996a5a5b18c9b730
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

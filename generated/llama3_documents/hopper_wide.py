@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  10f603f7664fe410
-#   text hash     e88d7c3bf33fd76d
+#   content hash  b798c7f28e8167d0
+#   text hash     6dd48d85b90b443a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ee1566287b574a06
-#   text hash     9512868066a6383f
+#   content hash  04c13836aa4075be
+#   text hash     c761605df211d04f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  17a5a4cc49ccbc8b
-#   text hash     3c728244a9f9f577
+#   content hash  a78dad7478a9de2a
+#   text hash     c14178d0ae3c7ec5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

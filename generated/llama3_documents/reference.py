@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9d4a060301637fd0
-#   text hash     5c3b76489a56489b
+#   content hash  5dd1ea4731e4346a
+#   text hash     f14dd47c3b469de5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5f0e88955f1d08a8
-#   text hash     5b74d0ce584f8e53
+#   content hash  ed6e7e451b3eb6c5
+#   text hash     7b190104156dfeed
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

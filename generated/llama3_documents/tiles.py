@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  19a25a72bfd06423
-#   text hash     4e7e2d7fffd0efa8
+#   content hash  53eb85e7e8ae104c
+#   text hash     a9b04c5af9d79be9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c8b5fa6348b4c9d4
-#   text hash     ed0ac222a4b544ff
+#   content hash  cc73a49154f19697
+#   text hash     206efd037ffc198c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  67986075c4804522
-#   text hash     18082198834e63cf
+#   content hash  8c1bbbe0f9c80497
+#   text hash     570441c573f88bd6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ca30003b9fed9017
-#   text hash     e38934ac23e7bae9
+#   content hash  8389060e1c2c845e
+#   text hash     1e2571c26703e517
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dfa1cd5176e32a8c
-#   text hash     70324c84ccec5b99
+#   content hash  763690843bf02ae6
+#   text hash     604e5842fa6d0d45
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6fa93e5b016417c6
-#   text hash     b0391ab88a68f78c
+#   content hash  aa9ee606797e3449
+#   text hash     2e175812d11997e4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6dc724c1fb973b0d
-#   text hash     c4308f5ad7aa0976
+#   content hash  4e9b96d926d2d72a
+#   text hash     ed329e820ca7ac6d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ff7b9c09d36638cc
-#   text hash     21dd0673e9148f69
+#   content hash  936ec3bfbce70b22
+#   text hash     dcb484fd64194bd2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

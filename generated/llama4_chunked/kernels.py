@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  89d9680ac519b7eb
-#   text hash     d6b99f144b9f8d75
+#   content hash  7322f651c2a34eaa
+#   text hash     ed498504f70931a8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c889c26186d97a6e
-#   text hash     1fb2901e35fcd8de
+#   content hash  edd9b883083e1d93
+#   text hash     2abe8e6cb89eefd6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  af50dafe2674ce1b
-#   text hash     0faadf12afc6d2c4
+#   content hash  370ae003790c5f33
+#   text hash     1ea363f4adf3320e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  584282af09261874
-#   text hash     f829c3c575c859ec
+#   content hash  476504c3e36ac3b6
+#   text hash     2232ce448180988c
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

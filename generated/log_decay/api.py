@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c468257c28ff126d
-#   text hash     6874306bdcfbbf22
+#   content hash  849e6c70faa5036a
+#   text hash     57a110a2bb473b61
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

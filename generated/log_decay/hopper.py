@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ffaa2e4453a56f84
-#   text hash     a462528a69a64ac8
+#   content hash  7e32f64a458490d3
+#   text hash     ac43eaef67e9528a
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

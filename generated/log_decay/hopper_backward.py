@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f4dd5e4fad40aba4
-#   text hash     1575135d2b41fb35
+#   content hash  bb82bc02764ad797
+#   text hash     070617375f3d4e89
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

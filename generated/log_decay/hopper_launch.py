@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  427cb0f097583111
-#   text hash     35d7216a4726121b
+#   content hash  29f0fa124f3cd07d
+#   text hash     caf1a1abbfa19db8
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7a84bfba7d660820
-#   text hash     74c0e9ec2dfb40f6
+#   content hash  5bb1e37144de3517
+#   text hash     014a28e21745e21b
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d720f122bbca85ff
-#   text hash     520ca9d5d080e5f9
+#   content hash  1414b864cc37a43d
+#   text hash     28f27ea002077664
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  73988ab64c7010e7
-#   text hash     1fcfbc793a213c22
+#   content hash  2afe8764e950a704
+#   text hash     36f97a3232292ad4
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  84157e590aa5d4b5
-#   text hash     1f4315bdf666b180
+#   content hash  70f6c93ea3cb89a2
+#   text hash     8aa01c011ff1641b
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

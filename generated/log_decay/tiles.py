@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  590c982e0842fab3
-#   text hash     70322af914ae43f9
+#   content hash  6d37566538c997ce
+#   text hash     9275bf8257660b38
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9f953051ecf47aaf
-#   text hash     4a8b63f00cbc4b65
+#   content hash  6ff8f57fdfc75e64
+#   text hash     6b7ab0843d98e4b1
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9246a723de7b6098
-#   text hash     d0be4b7e8b4a7748
+#   content hash  2db93d90310b46c8
+#   text hash     b23c0d10036906a8
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a66c0be6ca0e47ca
-#   text hash     d21480a00c8917a6
+#   content hash  dea1042766be5f6c
+#   text hash     191d0a3d566e294d
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

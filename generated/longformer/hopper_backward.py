@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2ed1f21a6ec0b7a8
-#   text hash     46c9991afc9d6212
+#   content hash  9c8ee26042bad5d8
+#   text hash     316cb863b3ba3365
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

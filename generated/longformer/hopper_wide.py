@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  515e6b9e14281966
-#   text hash     96b2db166e0d9f21
+#   content hash  fa89b45cb6c2e736
+#   text hash     ed5d66913093b12e
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0c1a9cb04fcd952f
-#   text hash     52dc142b0566627c
+#   content hash  f4ec486f25329506
+#   text hash     f33fe80381380f66
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  936ef0e4dd58aad7
-#   text hash     aaf1a37c9af6e9b8
+#   content hash  0e3cc17a8a2c5800
+#   text hash     8173457474bd9c54
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

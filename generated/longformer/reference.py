@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cd7e88c345eb5a59
-#   text hash     9c1a5d121e81a3b0
+#   content hash  9642937baab4fd47
+#   text hash     ea411770db4521f5
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

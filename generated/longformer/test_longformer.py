@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  066687591ccafe3c
-#   text hash     7d1f71a82ed83272
+#   content hash  4641f0171f032bb6
+#   text hash     7365b2d2afd7865d
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  567622eeb45e9d25
-#   text hash     bc1ff472539c6ddc
+#   content hash  9bb6342ab8975c7a
+#   text hash     7754aeedda032ef0
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

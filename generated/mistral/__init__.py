@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fa2cedb7856471cf
-#   text hash     d808f8c7be386d1c
+#   content hash  debf35ba5ad52fa7
+#   text hash     a0e37ec7d801fdfc
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5f77975998cf6c82
-#   text hash     cd88b71510376e18
+#   content hash  ff95ace4ba34d8a5
+#   text hash     a88bfc120db2fd4b
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

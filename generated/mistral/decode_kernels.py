@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4ffa2fc6fa9aed99
-#   text hash     e33288add76cb396
+#   content hash  d4ba95438e68e586
+#   text hash     fb727a6e28e1e5b1
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  466db5535a2eb122
-#   text hash     a7de76749979da69
+#   content hash  192eb21c70845ef4
+#   text hash     698a05e002931085
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c89453d7df49c7a
-#   text hash     bf6528c45fcd994f
+#   content hash  e0bb37b7c02b8de9
+#   text hash     101cd2b95324f90f
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

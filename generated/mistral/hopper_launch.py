@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  eb12ad0d6ac3caf4
-#   text hash     0deaf2aff08b44d9
+#   content hash  9974bce7deb3a8b9
+#   text hash     96b32af9e138c03a
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

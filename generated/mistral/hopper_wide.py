@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  17f784a137da5e77
-#   text hash     6886889880529f96
+#   content hash  0269c8982e6990db
+#   text hash     3351df87d9993ba1
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

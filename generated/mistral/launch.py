@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  627565d1e590b69e
-#   text hash     a11f55f898bc4e0a
+#   content hash  3f285a6d69ad6190
+#   text hash     4063e907585a430c
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6e7c405fc6aa55c7
-#   text hash     a9f061de6da2ee52
+#   content hash  baf54b6148c8376d
+#   text hash     637f473dbe3bc2f3
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  65b2b6537a8976c2
-#   text hash     f9b5696bc690eb87
+#   content hash  5ffd75ca6f74776f
+#   text hash     30481ad1172ae282
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  61d4f8b843789f79
-#   text hash     16a6c0b91136c561
+#   content hash  6a4f92620cd55b37
+#   text hash     f7f846edbe415081
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

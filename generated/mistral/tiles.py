@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  838e1e2d02181eb1
-#   text hash     d77d89075ab6089e
+#   content hash  736dfdbca253df0b
+#   text hash     7a250c9e9b018e88
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

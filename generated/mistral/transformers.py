@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6677bf70a531c5fc
-#   text hash     a43901ab0a070e16
+#   content hash  368569bd342f42d9
+#   text hash     90c78fb44dde0ffa
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  94a9c660312548f3
-#   text hash     6cdb4b4a8526183b
+#   content hash  7e32e70f141111ad
+#   text hash     59a61a345c45b2e5
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

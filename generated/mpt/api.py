@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4d4f67b3d2c83dee
-#   text hash     3f5908a35f52a8cf
+#   content hash  e11f7bf951146474
+#   text hash     6519a99c66f125ad
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1793480101d0631f
-#   text hash     6fa8a612cda31d3c
+#   content hash  41817fe1be1662ba
+#   text hash     4342a1c9a6b4c618
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  93b67abd15456787
-#   text hash     89c48d44ea2b7647
+#   content hash  eb312cb2bc50e9b5
+#   text hash     b018655fbdbcac74
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a5419bf6ff6680be
-#   text hash     170dde957163a342
+#   content hash  993c57ee503d8384
+#   text hash     3d602b0ef98b4384
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

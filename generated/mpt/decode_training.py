@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9e31af476f36f415
-#   text hash     914a77d5572ac802
+#   content hash  d756c2a9f38f1673
+#   text hash     30f29ff02a064040
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  647fc1df9e2fef0c
-#   text hash     333cb502b2fa9ea5
+#   content hash  f2d3be5f3913c59a
+#   text hash     451e62630b336b9d
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

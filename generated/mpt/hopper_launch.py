@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3acfa648bf783cd9
-#   text hash     1f210ee9169fff72
+#   content hash  69756ae2f55e2acc
+#   text hash     23c1cd378659fd28
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

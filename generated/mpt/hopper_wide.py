@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5abaeb09445b2aab
-#   text hash     a5f7e88492939c49
+#   content hash  237c769854705ff6
+#   text hash     460c7bf022844ae9
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4a2bbb19fc3ec7aa
-#   text hash     17c7a532669e7c97
+#   content hash  df5133da6bff6459
+#   text hash     b3b4d99891ae2297
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d3c453e68f879535
-#   text hash     368a7f315776c675
+#   content hash  115cc8665616cc96
+#   text hash     ed901a272344423a
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ecb6a16503746a50
-#   text hash     21d6fc83377baec1
+#   content hash  d6a61d5c8e379ef8
+#   text hash     4426c6cdaa0a00e8
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

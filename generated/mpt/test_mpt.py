@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  acaa17d00f24c2f9
-#   text hash     0b7fd0126e231bf5
+#   content hash  9d13776db5707638
+#   text hash     8d82b4b0a0be10b1
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

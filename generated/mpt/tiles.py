@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  637c38f1be526eb6
-#   text hash     5ccd4d745a4aaa94
+#   content hash  be12e6ec34abc00d
+#   text hash     197041d5b9d612af
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  94b9eedd766b54f3
-#   text hash     d45e019623cbcb9f
+#   content hash  661fa59bad69b20c
+#   text hash     f678bdc3c66ecb03
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

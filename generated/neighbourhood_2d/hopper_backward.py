@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7d62dfaf63a4ccf0
-#   text hash     c231a5d6c7c7f13e
+#   content hash  4a001b1eec24dd4a
+#   text hash     f81be40e259095d3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

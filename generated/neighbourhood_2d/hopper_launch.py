@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f02087c2bfb592f0
-#   text hash     dad241a45a7c43da
+#   content hash  dbd0b46fdfaf3d07
+#   text hash     6cf9025a6d58b51e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

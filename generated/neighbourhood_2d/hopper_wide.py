@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b6a9d517878d9b45
-#   text hash     981a6ca32bbc51bd
+#   content hash  f29a5fafddfd5bd7
+#   text hash     ca9e27e4cf9b2081
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

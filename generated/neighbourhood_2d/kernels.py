@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1f973f1c3bdb1e86
-#   text hash     bb83a5a8a7dbbdd6
+#   content hash  c7bfd548b073506f
+#   text hash     e130cb5d80d5fcef
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

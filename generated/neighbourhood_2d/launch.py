@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  15c03cb8c18e6d06
-#   text hash     c3e95f86a86f8401
+#   content hash  8b01302bb7184e3a
+#   text hash     9d4e645f2b0692cf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

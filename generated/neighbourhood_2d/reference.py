@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  86a375cef24eae3c
-#   text hash     8ce2a352bc17b37f
+#   content hash  b281a314de87cde8
+#   text hash     b34bd0fcefc2f7ca
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

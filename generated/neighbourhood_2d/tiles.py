@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4492c49ef916cd21
-#   text hash     474dbb3520ba8417
+#   content hash  63c5d944d74a7daf
+#   text hash     bf061e5df1752892
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

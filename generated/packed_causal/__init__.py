@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  085d30d932548615
-#   text hash     2a41209c4de133b5
+#   content hash  05e604bc8af0ceda
+#   text hash     064782082bc5e989
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a53f812f87a549b2
-#   text hash     169a534fee167d59
+#   content hash  b262269dfb05a943
+#   text hash     4384a9bf12a48afb
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f5cfb391417a7e70
-#   text hash     6dc5ea284a18e9b3
+#   content hash  8cd096bb82900481
+#   text hash     8c86c8144baf5ad0
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

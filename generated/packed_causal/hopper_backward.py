@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0c383f3ab7509285
-#   text hash     98c897f58d168ca6
+#   content hash  d6b447ff1753bcf9
+#   text hash     d40db30d69147386
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  910beb70a403763d
-#   text hash     650547b492b28c05
+#   content hash  b8bbbec62532b3a2
+#   text hash     32939d573ef118e4
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

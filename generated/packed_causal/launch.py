@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aed80831e267e02d
-#   text hash     0825bf6e0d5238e0
+#   content hash  1713891e1a4e369b
+#   text hash     1b6c44be1687169d
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  25c826d739a64ca6
-#   text hash     8cbd8030d12e42b4
+#   content hash  7ccec07c8b264a64
+#   text hash     e31f6909e2fec975
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

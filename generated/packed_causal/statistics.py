@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3eee346eacd26ed9
-#   text hash     1d1e1ae0562a0070
+#   content hash  476a4d50b28aa135
+#   text hash     2b72b2c769459c51
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  52c3dcedded06567
-#   text hash     7bffc6d829470fa4
+#   content hash  732d82d0e341b7bd
+#   text hash     9c732d745c34d04e
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

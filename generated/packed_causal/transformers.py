@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4ede6fdf72ee8581
-#   text hash     73914988b49db06a
+#   content hash  3d86c51069cdfe14
+#   text hash     6c7f92edc936a7c2
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

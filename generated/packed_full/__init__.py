@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  589e8d8c6a16b2a0
-#   text hash     5a1d21bab045eb6d
+#   content hash  292a7232c196a5aa
+#   text hash     f5c4011ef19a4407
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a82ab566685e09f7
-#   text hash     4d572a3d56e9e64e
+#   content hash  32c52ed827263857
+#   text hash     df51efadee49a13f
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

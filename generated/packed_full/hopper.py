@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  acabe85e5cef8277
-#   text hash     bd70a6e56cbd2a14
+#   content hash  3ed7f95095bb039c
+#   text hash     d365901560b1a18d
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

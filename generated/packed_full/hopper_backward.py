@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6f816bacd3270413
-#   text hash     d1141c1f075a6b4d
+#   content hash  b3b0c5a1247b5188
+#   text hash     80f9e4476997f46e
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5433f01280080ff1
-#   text hash     a9dfc2bd4e795509
+#   content hash  de511d5f15ef830e
+#   text hash     ab5e5e807c56386e
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

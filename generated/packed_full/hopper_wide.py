@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d59d93d968723abf
-#   text hash     53493a5acf08d645
+#   content hash  6d5d83b0bf0ccd71
+#   text hash     883ab8ec6776b3f5
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

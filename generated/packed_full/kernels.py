@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d299a729b6c761cf
-#   text hash     0b3ed7f057603b29
+#   content hash  eaddd54a75a9811e
+#   text hash     330aa1c65bb07726
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d907f0bf0e8131fb
-#   text hash     16bb5e390f506c82
+#   content hash  b1c6bc3e3337cad6
+#   text hash     8ff10da7c640bb08
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

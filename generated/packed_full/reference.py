@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a328feb7a15c1741
-#   text hash     b3647f970202e3bd
+#   content hash  c0208a5e18276f97
+#   text hash     56f3c3a8eb70aa67
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

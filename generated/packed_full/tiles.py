@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1b5ef8b1545df477
-#   text hash     28c11c3347209d12
+#   content hash  8cb0a1cbd64b90c2
+#   text hash     f926236098185864
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  77c5bf4e57e5e516
-#   text hash     597c298d7df8e671
+#   content hash  26d0bb24c0b85b96
+#   text hash     d0bbcd024024ab5b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

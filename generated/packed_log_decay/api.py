@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dbe7ce29b793cd43
-#   text hash     a5bbd49c7d038608
+#   content hash  b5bd8c9e6ac58fb4
+#   text hash     9fbae9c5899f4210
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  830f1555d7bc317a
-#   text hash     51393a2ed1397d60
+#   content hash  9329d3bc259bdcda
+#   text hash     8bd8cb27f7723a84
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fcec40c9320836b4
-#   text hash     d2ece91f1eb6937d
+#   content hash  99d4f7a4b0f11860
+#   text hash     1db711be987a82bc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bf1b66b3890cf001
-#   text hash     efd4ddf72129909c
+#   content hash  5322f1dc4dadd6f5
+#   text hash     ef9ab29f35ae8998
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  edbf7ef76d96c67f
-#   text hash     4292a485fe2f13b1
+#   content hash  fe03048e02657636
+#   text hash     7deba02dc32672f5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

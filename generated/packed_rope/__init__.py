@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1dfaf20c36e7a5a0
-#   text hash     f6747c71663eb61b
+#   content hash  c7cbbb6946b2bac0
+#   text hash     91f9efbb29ea6a1e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2e26ef922fce00c3
-#   text hash     20db543b27f396d1
+#   content hash  783565fc207d28d1
+#   text hash     4deebfd33f447d75
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fe6385296b0339e0
-#   text hash     eeaf23353b8645c7
+#   content hash  ba28376892de4cc9
+#   text hash     c4968ba5d3947400
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  19f0835ba465e4cc
-#   text hash     44785c20fd1ee796
+#   content hash  fc6fbe9492dc3426
+#   text hash     610c03351c69b61e
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

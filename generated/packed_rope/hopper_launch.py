@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e063e6fb374fc05a
-#   text hash     bbc129728c18ea29
+#   content hash  136b59baccb937c8
+#   text hash     02dd55a264ae3824
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

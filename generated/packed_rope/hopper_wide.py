@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f46b45f05a9e8270
-#   text hash     f0287329abdcef0a
+#   content hash  42e43c74cf7d93d7
+#   text hash     adf5ea8c34a47d54
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

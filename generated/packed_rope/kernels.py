@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f31111bdfbd0c818
-#   text hash     d0d2258d0fbe2349
+#   content hash  ed96f1ca41edebb8
+#   text hash     65c107bd72f9a585
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4257cac7787e4a97
-#   text hash     90b58913baa3f28e
+#   content hash  113620f2ec229f84
+#   text hash     799672c5d24f6964
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

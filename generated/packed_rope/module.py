@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  139961c2c7582524
-#   text hash     08df416c7a9c6ad9
+#   content hash  d8c204d4662dc1f2
+#   text hash     142f801bfa80c401
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7af92fc1281bfffd
-#   text hash     4d6c57515b5c2ff4
+#   content hash  fb59a17c900d1220
+#   text hash     4aba519cf3cc18d2
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

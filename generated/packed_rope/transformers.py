@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6469ffe59cbb3d35
-#   text hash     40b962b577c86d28
+#   content hash  2e58aeb657538f0d
+#   text hash     b5c3512e2495c587
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  54821721d83433d4
-#   text hash     5eebecced99cb71f
+#   content hash  933d6303111d2bd1
+#   text hash     17a0df24a3c5c6c7
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

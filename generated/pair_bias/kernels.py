@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  77b4c136a7a7b77c
-#   text hash     893ce79b34c45657
+#   content hash  dab8a3434454a114
+#   text hash     2e35b69e2bd0e2e7
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4b75cb2feb126fd3
-#   text hash     0a0e6c9ef4c6ff9d
+#   content hash  a2ac424426b3a7b5
+#   text hash     760e252bf5d9fdfb
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6b7f7e00201abe48
-#   text hash     4f4efcb726faeb19
+#   content hash  8bf845344a950a97
+#   text hash     41b4f0648560eb40
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4db862e3e6cddc4f
-#   text hash     fe0f943af4c1b573
+#   content hash  fa70dc095168913e
+#   text hash     193d05e3a77f4697
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  423500e2f5ba2ddd
-#   text hash     16dbfdafd39c897b
+#   content hash  26dce3c85bae2f3d
+#   text hash     b658b94e511fec23
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

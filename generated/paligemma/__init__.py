@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e2ed241e7c1e6cd9
-#   text hash     1f1b6ac5730c750d
+#   content hash  8cac8265353a8251
+#   text hash     90fca017b4f5b5a3
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

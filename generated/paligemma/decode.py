@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b5cf3096cf9723a5
-#   text hash     5a03abbbc6c3ef7e
+#   content hash  1dc68f3ac33e4380
+#   text hash     235517106e8cf2ce
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6efdc2fd89cbd0fa
-#   text hash     2cbd45780a3961ae
+#   content hash  0fe08a6e7903613c
+#   text hash     539965a8509addb4
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

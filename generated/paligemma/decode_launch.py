@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  283921c8c5ecdc06
-#   text hash     66515cfde9aa86f2
+#   content hash  bf962e667d228fb3
+#   text hash     e22e8659a8eeb44e
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b7aabf21a8b3ba26
-#   text hash     847b310b6d7d465b
+#   content hash  5ad9212429e1b907
+#   text hash     4471087c23a37181
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

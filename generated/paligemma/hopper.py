@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3e3ac4273a3498dd
-#   text hash     a5d14d00aea5ed1c
+#   content hash  f6a44d858bb3537b
+#   text hash     8b48d6f630b54214
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  438065e203ff66fd
-#   text hash     0853a8be2cf94a1e
+#   content hash  6fe8d8e44bf1094c
+#   text hash     c40de63362b7191e
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5e95fd5baee3497c
-#   text hash     f404528c60380aca
+#   content hash  96a2d83df6882525
+#   text hash     166b40faf25126bd
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

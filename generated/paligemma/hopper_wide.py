@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  19d579742705a409
-#   text hash     ca9199c4a9e4b27e
+#   content hash  d78e8d3dc6fb7170
+#   text hash     c83456752f6eeb39
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e0233069e6c71bac
-#   text hash     11af552aeda663d0
+#   content hash  d0962b374e4513db
+#   text hash     a2d7d2feea241e7c
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9fcc92e51641a3c6
-#   text hash     3af590229129bb65
+#   content hash  5b23dbb3235ea8a4
+#   text hash     1286635a4fdcefcf
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  52a03cd9bb31ddb2
-#   text hash     13de3e6bd358d4e4
+#   content hash  1f7646ea3ae71719
+#   text hash     bb852baa1faaf882
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

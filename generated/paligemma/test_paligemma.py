@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9c7aa92b7f4c5faa
-#   text hash     6d56f3cf7f2fed62
+#   content hash  05698ea82a2525e2
+#   text hash     6281f746a062dcff
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  42ddf7412e234004
-#   text hash     b9d7a720f74c13d4
+#   content hash  458ea560c359e43c
+#   text hash     8b230db75a53eff8
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

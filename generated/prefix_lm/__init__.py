@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e9270b88d22d8dd2
-#   text hash     cb7b98019369f573
+#   content hash  5c9b39ac4aaf8eb7
+#   text hash     03cf9e1d8b73eba6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

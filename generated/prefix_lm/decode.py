@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ce95aaba74ed7b7a
-#   text hash     d439fb7d2eace7bc
+#   content hash  72dff69a90efbfef
+#   text hash     8d21c7feff4d5a6a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

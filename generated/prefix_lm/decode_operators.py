@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a838600c1806b69b
-#   text hash     a2cb6280ebde75dd
+#   content hash  77e01251fc526acd
+#   text hash     de7ed261b77ab83c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d1f53073ddf9c10a
-#   text hash     9a44a2eb905e6f10
+#   content hash  7b0a77d49d10bdd2
+#   text hash     155845ced3698fcc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e5780716261a69dd
-#   text hash     5f827f41bca092c5
+#   content hash  92c247c5b1626573
+#   text hash     65702ac915c86884
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c8fbd6ea249a39a7
-#   text hash     3022be95df55db86
+#   content hash  167909578472780b
+#   text hash     b7c3ed8af66bb7c1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  60d644e0c919780a
-#   text hash     2998079fb6b8dc41
+#   content hash  fe624228c2f1b8d1
+#   text hash     fa8b4043a2a79348
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a1777d3719697cae
-#   text hash     e79d279a7f7b66e0
+#   content hash  7dde2f3b28b2ccb7
+#   text hash     024da548ee0c7515
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  24babdc9b5a4a962
-#   text hash     ac8eaac716c2fda7
+#   content hash  5faf31f5efee8adc
+#   text hash     139f529b04500b13
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

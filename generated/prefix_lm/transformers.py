@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c2fd18c0516608af
-#   text hash     b758f6d578976954
+#   content hash  11a04dc6ac6d90ed
+#   text hash     177a8c255e752b33
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

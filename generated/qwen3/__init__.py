@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  36f0c12a3c665adf
-#   text hash     b0a040f91442e879
+#   content hash  defd2c8a3e4b99fa
+#   text hash     08813cbd305746fc
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d59c3df0ac272a00
-#   text hash     d449f6bf4b4657d2
+#   content hash  960dff219c2e6a67
+#   text hash     ac420fcb38bedfa5
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1bdeace493471216
-#   text hash     2b43246d909ae07f
+#   content hash  8afcd2cdb54e260a
+#   text hash     c334eb613e22a537
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

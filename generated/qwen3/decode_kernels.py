@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e43acf8866cb2897
-#   text hash     ccf293970ee962d6
+#   content hash  dab194a06fcfe764
+#   text hash     12261ffbd565c7a6
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9dbc2681a448c2a7
-#   text hash     7f5bd272de0bbc01
+#   content hash  92e94ff74851550d
+#   text hash     fe2ece026ee64be0
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a6ea9f00faade19c
-#   text hash     e8d8424d46164896
+#   content hash  b6e625f01a0ac785
+#   text hash     184cfd14cd078096
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

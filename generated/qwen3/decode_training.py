@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e9b2848b4113fbd4
-#   text hash     3bfd8dee77b7313c
+#   content hash  f98ebf079407d175
+#   text hash     43fc887d7328a7de
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2f5a6917f66eccd0
-#   text hash     3107c5e2e26414e2
+#   content hash  6d06268bb781f70a
+#   text hash     e0b70dd88613fe55
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

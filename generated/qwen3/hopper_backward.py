@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  828be9e13a78a51e
-#   text hash     52854d2117c7c896
+#   content hash  79571ecee45840b1
+#   text hash     b8d31a796b02dbf3
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

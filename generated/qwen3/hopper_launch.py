@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0c96a3bf61af1bac
-#   text hash     b0e18c2e96ed766a
+#   content hash  29b6468369d80cd4
+#   text hash     ec74c13a870ac691
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7ada56e48e7519dc
-#   text hash     453db112e0dbb2d1
+#   content hash  b751945d39f4aa92
+#   text hash     8be968c3a51e4e7a
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d2808cd0132d4233
-#   text hash     23833542affa4e5f
+#   content hash  0c0fa98535fc78a5
+#   text hash     152aca2b594f068d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ca0d9c9558dbbe83
-#   text hash     e74b765dff7de7e5
+#   content hash  c2e081ca26c51314
+#   text hash     6aacbd5933b5f59f
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

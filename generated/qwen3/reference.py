@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  40313994606ab953
-#   text hash     e85149852d070c89
+#   content hash  0b3fd0deffe9ee30
+#   text hash     d9c64fec868eb007
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

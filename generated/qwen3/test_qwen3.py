@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  365fa338c8c856c8
-#   text hash     19a9dc5697255bdc
+#   content hash  0ee654f0488d8ff4
+#   text hash     c82731df7113e2de
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8eea23e402004b3d
-#   text hash     49ff79e90b365839
+#   content hash  c5bd75dbce01501c
+#   text hash     27eb9d91d167a479
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  901cc64d7c184878
-#   text hash     ff03c86c935aa952
+#   content hash  ee16416f74ce0a2d
+#   text hash     88348e1c3b95ef61
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  418fd2023a9861ae
-#   text hash     6e4878fd5b2330f2
+#   content hash  3958311bd2f25b45
+#   text hash     984061f840e7c9b9
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

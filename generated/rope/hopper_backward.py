@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  10f1a6be14c795b8
-#   text hash     990eead6fc023ae7
+#   content hash  7e7983f660bf72ae
+#   text hash     a60d8d16a5cb7c49
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3edd701bb2cc1c00
-#   text hash     cd945844229bae6c
+#   content hash  15b3c30322da2eca
+#   text hash     70bd429cc72e160b
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

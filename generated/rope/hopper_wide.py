@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  06d5102278e16d82
-#   text hash     98d3313c86ffbd7d
+#   content hash  f7def558c51de538
+#   text hash     7f796b3c8c3326fe
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d0de3859ac1f392d
-#   text hash     ab4272e4d5595723
+#   content hash  1d7665a3468f9f6f
+#   text hash     05aa93985f0b5761
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b4d1e0c8a1e08f84
-#   text hash     34a4e45d8174ad53
+#   content hash  5b0515e9887edb46
+#   text hash     5d60e695601859f6
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e839848e9c3d53d5
-#   text hash     29366d35f7836c5a
+#   content hash  1a08e47c2c480491
+#   text hash     33590549c67845b3
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

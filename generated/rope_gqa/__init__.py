@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6522e3c4f87ebeb5
-#   text hash     652c51b647c7471f
+#   content hash  433153dcbdc522f0
+#   text hash     c82da4f0ab9be2be
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  78682f3a86c85486
-#   text hash     3eebfb45cf805c59
+#   content hash  d5bb02f228211afa
+#   text hash     6eacfce766e8be56
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

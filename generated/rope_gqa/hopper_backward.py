@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a6b23400ba400279
-#   text hash     98116b6d3bce4a9b
+#   content hash  dde2b3601c163597
+#   text hash     fcf1074c88cedb8d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6c4b3506727532b7
-#   text hash     249af6da22523824
+#   content hash  a10595f8439883a2
+#   text hash     a91c7ca79898de09
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9fd128da2050d6e3
-#   text hash     bbbf38cda4dc9a71
+#   content hash  80de5ae00f9aedf8
+#   text hash     f12c68f710bf20cd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  573a604cacdc6037
-#   text hash     86267b1c103248a9
+#   content hash  0b88dbc1e98be989
+#   text hash     f384c75d2914add1
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

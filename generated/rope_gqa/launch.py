@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b8bd06133d3f6cf7
-#   text hash     622facf9529afd13
+#   content hash  727fd29be6ebf801
+#   text hash     f39a0263f6fca6e5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c946b5b97a0b692d
-#   text hash     67988a5e53423262
+#   content hash  baba7b49162debca
+#   text hash     670405994e5c7786
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  614865efebfc8ac8
-#   text hash     cb85fa0ec27b9c09
+#   content hash  683873fb5540556a
+#   text hash     37dbf2a31a68c345
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

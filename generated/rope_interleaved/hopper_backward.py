@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6efb9e419eed3f21
-#   text hash     8d7097bd0ecaa14a
+#   content hash  34c11590a6215b41
+#   text hash     9790247e3326b865
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

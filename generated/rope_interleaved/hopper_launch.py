@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d33cc2351eb318c0
-#   text hash     d1e37ad1fee1dab1
+#   content hash  0b7ae1824324dc15
+#   text hash     3468c6fd4a5ef730
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

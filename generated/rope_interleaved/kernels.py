@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cccba56d32ef605b
-#   text hash     38d5cac6db6a8a1d
+#   content hash  c9ec1bc370e387ff
+#   text hash     9a83245422b9f3c8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ef9ead86b03eff77
-#   text hash     b7da62d8c81b27e6
+#   content hash  c338ef8140d5123c
+#   text hash     ebd3f6429afa9336
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a56b706ebf4caaae
-#   text hash     52efbe851196b2ec
+#   content hash  446fdb9d6c0e2208
+#   text hash     c626f9d32542ba1f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f0e73e9630630f7b
-#   text hash     f2a32b2c36a576f2
+#   content hash  c6df02feb32ee7dd
+#   text hash     4238b65b5323db19
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

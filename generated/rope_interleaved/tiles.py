@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b1597b3f5310fd64
-#   text hash     e730171568b012b0
+#   content hash  2b1fe33fa88ff301
+#   text hash     02645e3e4e5de2c0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

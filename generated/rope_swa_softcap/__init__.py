@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1e66a9c8827b19c8
-#   text hash     3893612cdd6b5ef9
+#   content hash  5d3572d7a9d9a786
+#   text hash     74f3bf527e99b90d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

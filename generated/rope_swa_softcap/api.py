@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b12fd58685706c20
-#   text hash     8cb8cecd7b95b34c
+#   content hash  0448fb346cee67de
+#   text hash     a939290a220e1fbd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

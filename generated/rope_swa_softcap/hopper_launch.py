@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b2001127eb8da3e6
-#   text hash     ffcdc21fda6230ac
+#   content hash  9f527bc07f4b9a07
+#   text hash     1f185d698384f3e1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3a7f262c39fc9fbc
-#   text hash     807ce347d965e9b9
+#   content hash  5b81935ab8da0a98
+#   text hash     232eeaa87b23c041
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

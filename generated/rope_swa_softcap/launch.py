@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5a0f2e204e6f962b
-#   text hash     a7a83f62a8a9a0bd
+#   content hash  db741f784b456b38
+#   text hash     39a91531074e7ed5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

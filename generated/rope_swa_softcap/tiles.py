@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6442e08b7ff49f80
-#   text hash     5416c2d2a2b86b81
+#   content hash  c0805f92e988eb98
+#   text hash     304c0c838fcae8a6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7c8bb10f0bfcaac2
-#   text hash     eba590bc44c97361
+#   content hash  b1f489aa716b93fb
+#   text hash     a8c72a28b1dec278
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

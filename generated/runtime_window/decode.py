@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d2bb53141f9063b1
-#   text hash     523c2211905c0dc5
+#   content hash  e3f16edc19b9e019
+#   text hash     16bf6fd344a37f38
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

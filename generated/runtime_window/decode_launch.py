@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e94c19eaf57139ed
-#   text hash     c17d8b7510f19aaf
+#   content hash  a470e2a7453fc2fd
+#   text hash     c4480479c4346ada
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7d769a74b1ea291e
-#   text hash     595c05af2c8e5d01
+#   content hash  9ac868a1a8b62a91
+#   text hash     d832704cbc92f43f
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

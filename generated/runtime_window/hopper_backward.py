@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7faaf972894be3e8
-#   text hash     d1662bba110d4f68
+#   content hash  f1eca8f8cb2e08b0
+#   text hash     631fedd10ad4e7bf
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

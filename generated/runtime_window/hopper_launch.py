@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  61c91d60bdc3b9d4
-#   text hash     7da55e8285b82158
+#   content hash  9301682b0e9ef9f2
+#   text hash     95846ea2fc87b858
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  24ebc5bb5cda0bb3
-#   text hash     3877c6e058f15d27
+#   content hash  afe498764078c72f
+#   text hash     bf36d62ee74b85a6
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9d5dd8a8dbb23c80
-#   text hash     55e86b6136cedbcc
+#   content hash  2cc8e67e1a0fe6e4
+#   text hash     34242a30fd9a8426
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

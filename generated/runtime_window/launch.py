@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a5552f2c946c1fef
-#   text hash     a1e8e96620a9e696
+#   content hash  4cdd732aa04ed896
+#   text hash     53e1f90e9a070d6a
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b6fabf97013cc1b2
-#   text hash     2bdb287104bfb587
+#   content hash  310b67a319fb64ba
+#   text hash     bb5de255c098c542
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

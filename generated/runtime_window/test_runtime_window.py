@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c3da43967f4e14b7
-#   text hash     b35a4d5c1529a125
+#   content hash  fb065a59a2943e5e
+#   text hash     42c972ad94ae07f0
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

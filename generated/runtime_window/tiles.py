@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6f458a901b968235
-#   text hash     3024f6e7c836f093
+#   content hash  f4fa902bde77832f
+#   text hash     2bdbff6da7a318fe
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  deca7fe8e6838c56
-#   text hash     574fb3cd191497ba
+#   content hash  81dfc0adb3af1863
+#   text hash     24d213f13f114bbf
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

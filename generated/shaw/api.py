@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  40bc85b5efe7393e
-#   text hash     805fab3e84819d88
+#   content hash  d3f60e7c02c573f0
+#   text hash     9e80c82f95bdfe5f
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

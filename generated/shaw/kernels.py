@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  76501bd54b0bdd3b
-#   text hash     4678f0a579a934f4
+#   content hash  5ecc4f50a657c273
+#   text hash     1e21e06755670bea
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

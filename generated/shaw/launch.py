@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  70f2b18f7e62be54
-#   text hash     5a14e9003f483cf7
+#   content hash  eee0f2442c6df28f
+#   text hash     a7bd5f7a14c65d86
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  299f179b6dcc1c2c
-#   text hash     f178140b91592cf5
+#   content hash  1de13c1ccee03fdf
+#   text hash     448a3fb62e5d145a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  941bd065f71df77e
-#   text hash     aec4e6ce135de77c
+#   content hash  0640a1622cf46c2e
+#   text hash     aec68912ccc9fb00
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6b7a78b5a43d040d
-#   text hash     6ef9f813d97c4a6e
+#   content hash  e1484e8403744309
+#   text hash     7f5d724613218cfd
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5d55c12922f3ddf9
-#   text hash     fb9c7318b1fac73b
+#   content hash  4c42c339b22bcbe4
+#   text hash     d7a5c7e96877bfb9
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3f8d4eb78e0ca037
-#   text hash     a51680600d3a2028
+#   content hash  8f98ab036cec2332
+#   text hash     fd6369219defd04e
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

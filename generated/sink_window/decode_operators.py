@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  86e4e25181ca235b
-#   text hash     32ce361165094d18
+#   content hash  7fb8556039f15c15
+#   text hash     db686c53f1339ade
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

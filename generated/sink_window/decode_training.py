@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ffd0aee0a3f26ffb
-#   text hash     90dce568c2672c3d
+#   content hash  4da87eee4fc5adf6
+#   text hash     1510f0fce4ecbcb1
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

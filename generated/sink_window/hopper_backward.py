@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f3589d1cdd68fdde
-#   text hash     6df07cf416bcbfd1
+#   content hash  46921b729423f68e
+#   text hash     bc5f0f8f257662d2
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

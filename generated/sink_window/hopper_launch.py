@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b82c7c77c51ca96f
-#   text hash     0cc04dd5bb8eaad6
+#   content hash  d84efe295704e5df
+#   text hash     e5cdb2fcab1a200c
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d8d199113f191f38
-#   text hash     81bda6f3d5c7c7bc
+#   content hash  2c71632419eada1c
+#   text hash     e3b36bce19fdfcaa
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

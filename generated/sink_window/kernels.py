@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  090f2e8c58c53df0
-#   text hash     50d7402ac9bcf366
+#   content hash  f2ff152c111123a0
+#   text hash     4020789bdcd29423
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f764bfc32d6e9e34
-#   text hash     457532680e9a620f
+#   content hash  1d5c0a7e4376592a
+#   text hash     e08ccdf0207c506c
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c8c8235c4771a0c0
-#   text hash     bc16947a6ee08240
+#   content hash  c6ae4296156d22f6
+#   text hash     7083d32b058eef32
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

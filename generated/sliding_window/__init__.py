@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0bf461480de1bacf
-#   text hash     906712d2844cc23d
+#   content hash  3c9369a5297d9abb
+#   text hash     9425af7098005272
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

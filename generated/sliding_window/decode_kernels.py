@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  46438941f8c6227f
-#   text hash     5604bf4cb983e8bc
+#   content hash  77714eded3be5186
+#   text hash     b532ea073252af4d
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9a0abcec0a87b642
-#   text hash     85e8d29a138364b9
+#   content hash  eb4d86322fde2ddc
+#   text hash     9eeef39406048617
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f4a91917336ae918
-#   text hash     b1940ee02c762062
+#   content hash  c6fff76781ec50cc
+#   text hash     c1bf78d7155ff0ad
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7a60bf9d052c289f
-#   text hash     5e5959eb80e13825
+#   content hash  6eae50f6d8db4596
+#   text hash     28226b40e60cc477
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

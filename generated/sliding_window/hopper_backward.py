@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e0eb15d7f3ab9454
-#   text hash     085b6c8a675a5554
+#   content hash  f0b6a76ee8e855b6
+#   text hash     94dc16710f100325
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

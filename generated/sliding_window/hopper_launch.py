@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6360f3f0d7c9f2d8
-#   text hash     9e15460f93fa0ab4
+#   content hash  dc409ef859932cc9
+#   text hash     a7e34286ab6e505b
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

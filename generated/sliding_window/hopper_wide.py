@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6166809c3ce7570a
-#   text hash     bd950b1f3a3e37a7
+#   content hash  7a0a6c3791bb7d84
+#   text hash     30769d13235b5667
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  67a346a3594dc24f
-#   text hash     f731d48c62282554
+#   content hash  bb0e02a2b88ad8b9
+#   text hash     077ab52b328ef423
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6dca6dd6d1315f5a
-#   text hash     203993742a105739
+#   content hash  8b5c89265ec1cab6
+#   text hash     189fac332f2bbc3f
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6d4aa732f38aa0ca
-#   text hash     203b1adb4fec2e88
+#   content hash  c79ff3e817bd1c45
+#   text hash     1d4e161cdc7242d4
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

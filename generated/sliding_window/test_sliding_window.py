@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3ef5e3e25581c58b
-#   text hash     a843807b9c2c259a
+#   content hash  cd55de1888b6c886
+#   text hash     4b7eac37d75d5641
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8c4c8a879a282be9
-#   text hash     44822444ebc5e835
+#   content hash  6b40344576c8b9e5
+#   text hash     50607404883bb8e1
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

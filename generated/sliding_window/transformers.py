@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9fa0e9ac8bff3d04
-#   text hash     88fe5bc3df284007
+#   content hash  66ba84c54319de67
+#   text hash     d60ceff817dc9f6a
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  66f78e543c6622e8
-#   text hash     c7922f52c5d1b696
+#   content hash  2bb1522c4af5fb8f
+#   text hash     7bd02b57bb686a62
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

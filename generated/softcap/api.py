@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4a80a687089536c3
-#   text hash     a365936b8b00bbf9
+#   content hash  4b5ac8d70424a806
+#   text hash     58ee8830cdbdfc9e
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  81d98fbfd5a4afd9
-#   text hash     7c7cabb6f4e59553
+#   content hash  7b4b8bd6a2659b6f
+#   text hash     7b7fd20e4a448646
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f8c7b9cc7902b598
-#   text hash     558656e812b836fb
+#   content hash  4a83e4c717fd3c32
+#   text hash     a97b8a48507b1ce2
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  884a43b5c4c28a31
-#   text hash     5fe924b3c87eedc6
+#   content hash  c26c5c65ddb482b5
+#   text hash     b1af8cbd4bf1d5a5
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

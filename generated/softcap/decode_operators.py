@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4ca3e3d0a38590b3
-#   text hash     396b931f0a9e1a50
+#   content hash  7610a79e249f3238
+#   text hash     b8c489a7854b17f6
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fbfec2655cf7b941
-#   text hash     f30f0197d1e8d4a8
+#   content hash  9c4844973713429c
+#   text hash     7b71d18596843463
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

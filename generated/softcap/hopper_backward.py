@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e1183eaa2e156f90
-#   text hash     87ac87f2136bba0a
+#   content hash  87370f0fff049649
+#   text hash     8ccbb6242bc3877d
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d300c8f458b94741
-#   text hash     a97c66619704599f
+#   content hash  c2feac7867071104
+#   text hash     4c401846938c3c57
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

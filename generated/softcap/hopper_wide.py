@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c484f836ca76cf77
-#   text hash     6b2375aac6c00222
+#   content hash  de030bc5ea5205ee
+#   text hash     40830c31250d3bb3
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0a5764f78f650acb
-#   text hash     435eb245fb6f257e
+#   content hash  2d18ab67511d5547
+#   text hash     4426d72ddc164da4
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

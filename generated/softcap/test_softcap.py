@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9afda01c4b3dd5c4
-#   text hash     6bee8a0a5527d17c
+#   content hash  26208b1b5461b645
+#   text hash     35d07888299523c4
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  137a4ffb4d1ce55b
-#   text hash     8c630160cb1392db
+#   content hash  5faf1a1ab2c020f2
+#   text hash     4e2e093d25af0438
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

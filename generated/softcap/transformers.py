@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  159a1249f02d30fd
-#   text hash     d4b81803111de66e
+#   content hash  08c513190a384609
+#   text hash     a9837685f0ef9bc5
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  220ce90bbe226d6f
-#   text hash     6466fbd57d624d27
+#   content hash  f056aee41878e722
+#   text hash     fc46e974646bf023
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fc01f5d13dd5d48d
-#   text hash     3a6fe7680a396c68
+#   content hash  29c9369d758c1533
+#   text hash     85818cf834d5758d
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3e3bfa28d222d405
-#   text hash     4871e841c1fb69d4
+#   content hash  d05a506b13c3b452
+#   text hash     57d79f0241934362
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c61930ec4ecfdf13
-#   text hash     a19b7f1c2e851859
+#   content hash  54646a0f25115881
+#   text hash     152e766ed3bda897
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bdde6ac9eae9719e
-#   text hash     7a277595a516c60e
+#   content hash  c769816e6ae9ad90
+#   text hash     298d7d78bee1da96
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

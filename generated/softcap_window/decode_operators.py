@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ca81b7070bedc286
-#   text hash     61335bbd33a4a473
+#   content hash  f38d4983a273befc
+#   text hash     ea57803ef70ad6c4
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

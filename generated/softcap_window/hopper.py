@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8eb1628953b475a2
-#   text hash     0b29af14f2a5fa1e
+#   content hash  aec85abf1847cc9d
+#   text hash     00accf0250e69a62
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

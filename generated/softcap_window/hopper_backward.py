@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1a1323ae2f1314a3
-#   text hash     7f91197c2447e8ee
+#   content hash  c7f3ce6f3b207f6a
+#   text hash     c4f070a5ccebf4bb
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b7aa4fbc1a43550a
-#   text hash     51569e9b5b4cd6b4
+#   content hash  6b7caa8dedd14e1c
+#   text hash     574d9c5a4da78513
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c5919806795cd24c
-#   text hash     c5b970b2ad524fd9
+#   content hash  59fd0e3e4e7858f4
+#   text hash     654c2fb8b62449e4
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

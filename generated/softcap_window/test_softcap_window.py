@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e23ec496bdbcc852
-#   text hash     93981f017c8eb5d9
+#   content hash  ad1ab44e53fe483a
+#   text hash     f6ccf80f9797ffdf
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ec8a9ef154c20446
-#   text hash     a8a9323867f8b25d
+#   content hash  932beff73a2f9a84
+#   text hash     eeac29092e88c021
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

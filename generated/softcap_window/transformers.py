@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  23cf3b0ac9fa216d
-#   text hash     e8492478183b7ade
+#   content hash  ce1848e04f03d67a
+#   text hash     37b142e6195a684f
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2676d7503b599fe4
-#   text hash     39ab67d88b37b5f2
+#   content hash  a1978af5bb60a410
+#   text hash     22d7c19fa7baae73
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

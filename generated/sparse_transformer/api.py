@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  48ae2c527513d334
-#   text hash     46647024f6df59a0
+#   content hash  daf94319ad9338b0
+#   text hash     20c5172b4136a911
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  98bd5f2cee2fa4a7
-#   text hash     148b110425eed987
+#   content hash  375b2c40263fefc6
+#   text hash     0b1e2516fbb40936
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5d699eb53ba00800
-#   text hash     94deae4711e0d52f
+#   content hash  2313960a04c6213e
+#   text hash     059e4d2fd7f1fa40
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fc0ad02739ebcff9
-#   text hash     5647e541dfb70300
+#   content hash  3d3cf44dbac4ff2f
+#   text hash     913b0ea92a9dbb22
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d2971ca3f8f925ba
-#   text hash     30184c319cc5ade0
+#   content hash  522e8c43aab88b7a
+#   text hash     09aae241ffab809f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

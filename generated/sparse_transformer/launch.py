@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ea598eeabf78516b
-#   text hash     d0eaef9fefe78b83
+#   content hash  c6cf5db44d196b74
+#   text hash     0043311781182241
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  59957ac43c59ee9b
-#   text hash     c8c0b86bda164a0e
+#   content hash  cd324258a889699b
+#   text hash     b3050bcab0a1c801
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e499bb0a9393e7ac
-#   text hash     e41be3220a184400
+#   content hash  31fe18d8ee80f5b3
+#   text hash     3ff194bc316616bf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ac19b1b30e6cd3a0
-#   text hash     1a6dfc0cccd1b40d
+#   content hash  97d8c26c02f5e736
+#   text hash     f83843aaefee1032
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c31c732acbacc652
-#   text hash     d2e9b3f62ca02244
+#   content hash  d89c7a357693d073
+#   text hash     62e8bb3d5a59b437
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

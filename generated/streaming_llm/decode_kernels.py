@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  623c750070859303
-#   text hash     57e939d3ce02d8d8
+#   content hash  f28a9ea38701e6d5
+#   text hash     ba194817a175abe1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dffbb3b504a24086
-#   text hash     ee4807dad6318e81
+#   content hash  2e916da9f8e7de08
+#   text hash     883c6b3e67c9a7c6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  604abe5f8cd7190e
-#   text hash     6113ef343a3a8606
+#   content hash  785742c79851aed3
+#   text hash     b753f4be960dc684
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2c4f548d51214bdd
-#   text hash     59878ebc4ded78b2
+#   content hash  511bf1e7681993f9
+#   text hash     91f4928322b6a09b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

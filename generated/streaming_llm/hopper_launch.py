@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e6960de6fc5160a9
-#   text hash     09e48ebaf2775f72
+#   content hash  a19d5f18dce5a309
+#   text hash     60746e7719cc379d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4cc5ecfe15c87166
-#   text hash     93ae2d6fcc4ade10
+#   content hash  4f5e617adeddaac6
+#   text hash     312231031b0b0841
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

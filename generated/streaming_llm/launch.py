@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  01443e6b3dbf8930
-#   text hash     1e4e1e2daa6adf02
+#   content hash  cdd28b74568b0d96
+#   text hash     2d398dc2bc4d7682
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5c534ba9381aa67d
-#   text hash     9801672d5e043ca4
+#   content hash  f753fc14d25e1200
+#   text hash     f3911044c0286dad
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f03de3cbc7d71528
-#   text hash     7d8f32b5cfd11ddb
+#   content hash  bc2d7c65f2740212
+#   text hash     ddf9863bf12f4ae6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  15b2d4fe569132fd
-#   text hash     104237f2e1b5fae7
+#   content hash  b6996867d6fc29fb
+#   text hash     692149a55a50b78d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  07fc8b1948d6bf0a
-#   text hash     eb3622a33e68f0b6
+#   content hash  dbb7bbd338a71d28
+#   text hash     b4bc33ea7789878a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  86b6c2163c7a3467
-#   text hash     7b9678cab98f617b
+#   content hash  939b679298ff083e
+#   text hash     c0e9d2204c72b940
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

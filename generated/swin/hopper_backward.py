@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2efbc943d5f687ab
-#   text hash     30ad7497985d1bc1
+#   content hash  5cb6130f4595910f
+#   text hash     e3a56a25c995ef6a
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

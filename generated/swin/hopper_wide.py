@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c641a3bb67895159
-#   text hash     e21c59353a39f2b7
+#   content hash  0f8694f39c781a7b
+#   text hash     8cedff63759f0c76
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

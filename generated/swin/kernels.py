@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6ad5e8edf8de55fa
-#   text hash     de1d20eaa6bd4eda
+#   content hash  0376d62da04d110d
+#   text hash     49af91dcee08a3d5
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

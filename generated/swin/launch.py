@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  40c63054c51d2d00
-#   text hash     c36d03f51eb8833e
+#   content hash  f862cf8142f066a5
+#   text hash     089b7df48e245337
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  16958263504c7d03
-#   text hash     53481f13f957fec2
+#   content hash  115a8200ca09a9e4
+#   text hash     aa71cdc178799859
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b63d90e19fd55374
-#   text hash     522d26af0c2e08e8
+#   content hash  0db1458a4fd8b3ea
+#   text hash     2db4b9cc4f6340a5
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

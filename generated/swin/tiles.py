@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  383b8cea9de523e4
-#   text hash     718486729a8d75e0
+#   content hash  920ff875a7ca1956
+#   text hash     6b807ec5bef694b4
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  53a887441aaee011
-#   text hash     ffb5c598ae800410
+#   content hash  4752199a36cc354d
+#   text hash     7e169e10c525da46
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

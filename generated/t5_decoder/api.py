@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f50a8b4897dac95e
-#   text hash     bca9717d794a3172
+#   content hash  7a739ffc82da7045
+#   text hash     8e41fdbd9fb625cc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8a2b63cc6f27b6c0
-#   text hash     fa253b216fa3d744
+#   content hash  5a5bb1a54860e715
+#   text hash     b0bccde2470d8c02
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

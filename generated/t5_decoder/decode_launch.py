@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  42409f23ee5b1127
-#   text hash     07cd8a14ee41b03f
+#   content hash  e72c1adb5df60218
+#   text hash     e869b59a8caee2bf
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

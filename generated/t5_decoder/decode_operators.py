@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  57676baade1b7fa8
-#   text hash     0ce965fe633dc2ef
+#   content hash  63e6abf7e7764868
+#   text hash     e8690df7f04cbdf1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

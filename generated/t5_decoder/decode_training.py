@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7ab8042501367f87
-#   text hash     7c6a3854d47d9e57
+#   content hash  8da3f9540397c32f
+#   text hash     bea0d3b3b56181ae
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c19e1de685171018
-#   text hash     0a7cc4f7ce62b8a8
+#   content hash  c61fe3be8d3631eb
+#   text hash     57014c2371de30ea
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

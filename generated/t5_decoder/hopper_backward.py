@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  72e0b254c50a4ad2
-#   text hash     77d9bf313a1df72c
+#   content hash  b9544c408163bda1
+#   text hash     f2c8c6b927de78cf
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

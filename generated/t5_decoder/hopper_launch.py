@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a2c03b64a7b81771
-#   text hash     dd659dee70a0d18a
+#   content hash  c03bb19eca83b892
+#   text hash     4f07c3e2d029dba0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

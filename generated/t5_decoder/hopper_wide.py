@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b3257c1d1398698f
-#   text hash     e8ac1139188c432c
+#   content hash  56e58663374c9c46
+#   text hash     39e6c639c80fd0dc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

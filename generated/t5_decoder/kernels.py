@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6c1ba564eb99deca
-#   text hash     70de7cb78ff34541
+#   content hash  8f6cd8ba56528ce9
+#   text hash     154073994ef16a4a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8b36bd78a0800c78
-#   text hash     0ba74fc03d1c69dd
+#   content hash  521f62e68e6e4b08
+#   text hash     125951bb4751002e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  15c63356c8f1bdad
-#   text hash     60ae237f41b3c437
+#   content hash  19f0f8e0ce29098d
+#   text hash     1507264319e75171
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

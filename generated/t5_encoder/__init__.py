@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fed2838afe49d8ac
-#   text hash     3a287e78fc7b847e
+#   content hash  67ff45a5ddc34b08
+#   text hash     b8b37131fbf60fbe
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

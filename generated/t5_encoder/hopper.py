@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e5737a7d37954061
-#   text hash     51f142c2ea6e7d3d
+#   content hash  f0867de07e0b8998
+#   text hash     cf49329c1b9eead0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f66a935b5401e33b
-#   text hash     7bb6504233672ad3
+#   content hash  a2b366e708d12d2c
+#   text hash     2c7e06d1740c8de8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  625260967394c4a5
-#   text hash     a017f75c742889e6
+#   content hash  9abc6ee5b6e77e36
+#   text hash     1919e62171089c23
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

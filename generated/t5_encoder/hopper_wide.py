@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  475e7b6d3e56406a
-#   text hash     6e335e3f5486ce81
+#   content hash  a6a17c8ac54df69a
+#   text hash     3e3c406fac91adff
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

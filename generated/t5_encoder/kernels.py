@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0592df2f4f467c4c
-#   text hash     76e0b57856ca0226
+#   content hash  11b6c129f71b41b5
+#   text hash     78b40633f826ad30
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

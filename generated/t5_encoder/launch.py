@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b2c5e73c3b560e61
-#   text hash     599d36d44dc79e48
+#   content hash  ed4a11a206014c39
+#   text hash     8ae8531fe933efce
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0b9754c943f488d2
-#   text hash     a9eb450a24e726a0
+#   content hash  5e3e9b4ee90b3477
+#   text hash     34595aa5abf58e56
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c6758accc87b2e11
-#   text hash     e503d0b6715b44dd
+#   content hash  b5ab7d9be4ac9a8f
+#   text hash     8af823454fb0d91b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

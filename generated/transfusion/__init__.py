@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  81eaaa7f7b6bf47f
-#   text hash     46fb5c54da0a7242
+#   content hash  b7c7dd4ae337c9a0
+#   text hash     8008df495fbdeaa6
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

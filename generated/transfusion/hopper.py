@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9bf3b9b9d9c75082
-#   text hash     f517f2a4f1796331
+#   content hash  72bc1f5e4fe3240c
+#   text hash     41b7979498797ac0
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

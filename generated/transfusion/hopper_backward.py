@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8454920ce72b6414
-#   text hash     6f6c9dee343a07b0
+#   content hash  d103aa55f637aeb9
+#   text hash     ead23035ecd020a5
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

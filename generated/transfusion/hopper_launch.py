@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  162f9e182df066c9
-#   text hash     c47566f936410ab4
+#   content hash  83dc6f1384e6e430
+#   text hash     659a2f9578cbf438
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  97a3409e855b483f
-#   text hash     a6f6c87434cf4413
+#   content hash  317a278408addd19
+#   text hash     7d97778e1c577f36
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

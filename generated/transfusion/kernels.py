@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9dae53c1e44ab30e
-#   text hash     a28a7e232ae6c6b1
+#   content hash  aa1a4e75515ed3a2
+#   text hash     9b3dc6a3c3b85e56
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2d899356d28396b3
-#   text hash     27681236e2d5d7d4
+#   content hash  a38b07dbc0e6faf2
+#   text hash     5ac601d8646909e4
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c13681d3a100072a
-#   text hash     962ea81185ed0fa1
+#   content hash  a1f41a5b108ad44c
+#   text hash     813d6e887eddd595
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a497ae57965bb8f3
-#   text hash     a8b6152b5e9ef817
+#   content hash  6d3fe35af423d5a3
+#   text hash     ebcca41cf3f96e41
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2bb4f311a8419377
-#   text hash     f878b3ba2365cfe0
+#   content hash  48cd1aac31e48972
+#   text hash     011478c5092a5b4a
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

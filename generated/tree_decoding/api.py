@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  045ed8980124dfa9
-#   text hash     b7b7512f0123740a
+#   content hash  1f009bec3c83547e
+#   text hash     6b1d9023e3b894ce
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

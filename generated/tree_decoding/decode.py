@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f63041b36e9547d7
-#   text hash     944c7fb93bf6324d
+#   content hash  0aba0efa28c04c91
+#   text hash     7e2648f92052539a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9e72956d32becc80
-#   text hash     ac836c2e762ef0b8
+#   content hash  33e9874d789aa04b
+#   text hash     8eb4a01e5f179fea
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

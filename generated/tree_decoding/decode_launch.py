@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3ea4ece99fd5fb46
-#   text hash     3fa8c0fbfef87287
+#   content hash  c39eebc467a54549
+#   text hash     5f2b5b181e1d7ba7
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

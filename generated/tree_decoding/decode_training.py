@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  83215f6b085c69be
-#   text hash     ad179c1fefa7cdaa
+#   content hash  be7ad3f959aa79dd
+#   text hash     ccfbc64910bbb54f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

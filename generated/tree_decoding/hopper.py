@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  219a26c06e32db54
-#   text hash     a35ea6b381a2a285
+#   content hash  1527586c6ed4bbb2
+#   text hash     1e1a500f3fbe21c5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b941f7b72b2c7cee
-#   text hash     3dbbf09f6af5f67e
+#   content hash  1a609bea0e0ed5b6
+#   text hash     61d131fa03265150
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

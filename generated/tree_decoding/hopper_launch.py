@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2ad7849e136d2a86
-#   text hash     6ecdfaaed2bb6a1b
+#   content hash  4588588d591b81cc
+#   text hash     7a7ef645be9ac296
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  15ea89ec752ea9f2
-#   text hash     6bbff511852dcf83
+#   content hash  354000d57b93867f
+#   text hash     c98b6812e4cbf3a1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

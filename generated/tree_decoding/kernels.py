@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5d43dc0c783dbfec
-#   text hash     127aee91e7fd7a9b
+#   content hash  3bfbd651e1ff9c6a
+#   text hash     e0d2fef816d5ced9
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6af39cef3fe6516e
-#   text hash     9700b0d1417528d2
+#   content hash  4662d481bdb6fd1f
+#   text hash     1d7ad9c1034f8f32
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7de7309c0b8bd8c8
-#   text hash     e194ba0039c37c4d
+#   content hash  dac73ad83b109646
+#   text hash     a73c9ed54e1396b6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8ebdf95e27195a0d
-#   text hash     bedfcf6cf1da78e3
+#   content hash  b7388e871830660d
+#   text hash     5307a2e2ff3906fa
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

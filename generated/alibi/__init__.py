@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3466ddb808f37bd9
-#   text hash     819735b0b80dbe34
+#   content hash  4b0ed9e9555880d2
+#   text hash     37fe194359a44ee9
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  81e90bf9b3507eba
-#   text hash     e73c95cdd6a131c2
+#   content hash  fa1f45028bca2ab8
+#   text hash     3b66a912c16b86e3
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7fbb12f282f2b127
-#   text hash     566d52dea51b73b4
+#   content hash  162c29737de2702f
+#   text hash     9ae7a95613173ca8
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

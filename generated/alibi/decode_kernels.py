@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bba0e1df6f89568e
-#   text hash     4add97277abb59f1
+#   content hash  b91d6cb313b03229
+#   text hash     a0838ae256147b2e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

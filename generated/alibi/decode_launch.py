@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  819a6c3611b7a4ae
-#   text hash     83fe13cca6a1fbba
+#   content hash  e2ae9deea9041d03
+#   text hash     1d363b8af615c405
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

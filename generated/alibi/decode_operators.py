@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fd54836c529125da
-#   text hash     a49c24eac32940f4
+#   content hash  d770f694fe6af58b
+#   text hash     0b3792653a31ddcf
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

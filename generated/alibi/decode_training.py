@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c6db054f020471ff
-#   text hash     fed38456e5b31622
+#   content hash  2174b502afb72185
+#   text hash     276b442431a35820
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

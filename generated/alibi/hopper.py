@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2f49f47ab07f04b5
-#   text hash     4b8fff4366a0fdf6
+#   content hash  7f0d46ef7e2c7fcd
+#   text hash     f95e37dd13a92585
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

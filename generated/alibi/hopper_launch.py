@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5f425bd6ad7bf168
-#   text hash     79ac231c3465e469
+#   content hash  76becfc1c06029e5
+#   text hash     092a1e00397bb84b
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dc275f6b86c43441
-#   text hash     3c097410053ffe3e
+#   content hash  3a02141d6a51ac4f
+#   text hash     0fa7af0741f8e59f
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7938df89c86e1682
-#   text hash     51773d8be2dd93fa
+#   content hash  2f2adbd0b713d1b4
+#   text hash     d353a17d1e0d062e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  351647d69bf0e5bf
-#   text hash     a6b143a8700fdbce
+#   content hash  12a03675f334ac60
+#   text hash     cb5adfc53a9e03a0
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d63c5d4a1c0b2313
-#   text hash     fea04dc3c82122ca
+#   content hash  f76f117d90d0fec3
+#   text hash     91e3b55ee62a23f7
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

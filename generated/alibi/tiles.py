@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f4ef1983f26a9565
-#   text hash     85b591a9a86c27f4
+#   content hash  b67820f612a3df75
+#   text hash     95812224659ea3b7
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

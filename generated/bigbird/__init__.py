@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  265e6c87e3655f70
-#   text hash     dc8b5d28f92f83b7
+#   content hash  92f059eda4cfbcc9
+#   text hash     ad4a12b72d2a83a1
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

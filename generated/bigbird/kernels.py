@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ce2d404e7afce0aa
-#   text hash     974c65ee4b08e414
+#   content hash  51ac3428fffde3c7
+#   text hash     7faa5c5e066c61e0
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -33,14 +33,17 @@ Backward
     dv = sum of p * dout over the queries         # backward_dkv
 
 Programs
+    list_keys      a tile of queries of one query head of a batch entry: lists the tiles of keys that it needs; runs
+                   before `forward` and `backward_dq`, with the same tiles
+    list_queries   a tile of keys of one query head of a batch entry: lists the tiles of queries that it needs; runs
+                   before `backward_dkv`, with the same tiles
     forward        a tile of BLOCK_M queries of one query head of a batch entry; loops over tiles of BLOCK_N keys
     backward_dq    the same; runs before the other backward kernels, for which it stores delta
     backward_dkv   a tile of BLOCK_N keys of one head of a batch entry; loops over tiles of BLOCK_M queries
     The grid of `forward`, `backward_dq` and `backward_dkv` is (heads of a group, tiles, groups) or, from 65536 tiles
     on, (tiles, heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all
     batch entries; a group has as many as keep the rows that their programs loop over within a third of the L2 cache.
-    `key_states` finds in the call's tensors which of 1024 tiles have something visible, and which are fully visible, as
-    the bits of 32 words; programs go from one set bit to the next.
+    Grids of one axis: `list_keys`, `list_queries`.
 
 Tensors, by their axes
     q, dq           [B, q_total, Hq, D]
@@ -86,8 +89,8 @@ Symbols
     q_last                  last position of a tile of queries, below k_len
     k_first                 first position of a tile of keys
     k_last                  last position of a tile of keys, below k_len
-    first, last             range [first, last) of the tiles with something visible to the program's own tile
-    full_first, full_last   range of the tiles that are fully visible to it: no step there needs the mask
+    first, last             range [first, last) of the places in the list for the program's own tile
+    full_first, full_last   range of the places of fully visible tiles: no step there needs the mask
     mixed                   whether a step applies the mask
     TILE_AXIS               the grid axis along which programs own tiles
     m, l, acc               running maximum (in log2 units), denominator and numerator of the softmax
@@ -102,6 +105,10 @@ Symbols
     row_base                offset of the program's batch entry and head in lse and delta
     first_row               first row of the program's batch entry and head in out, dq, dk or dv, as rows of one head
                             each
+    q_tiles, k_tiles        number of tiles of queries and of keys
+    key_lists_ptr, query_lists_ptr
+                            for each tile of queries the tiles of keys that it needs; the other way round
+    key_list, query_list    the list for the program's own tile: two numbers, then tiles, as `tile_list` says
     x_least, x_most         minimum and maximum of x along a tile, as stored there
     others, some, every     tiles of the other side; for each, whether some of it is visible, and all of it
     keys, queries, terms    tuples of the values that a kernel passes to every step and that no step changes
@@ -125,40 +132,6 @@ def floor_div(x, y):
     quotient = x // (y + (y == 0))
     rest = x - quotient * (y + (y == 0))
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
-
-
-@triton.jit
-def tile_range(lo, hi, full_lo, full_hi, BLOCK: tl.constexpr):
-    """Range of the tiles that intersect [lo, hi), and of those inside [full_lo, full_hi)."""
-    first = lo // BLOCK
-    last = tl.maximum(tl.cdiv(hi, BLOCK), first)
-    full_first = tl.minimum(tl.maximum(tl.cdiv(full_lo, BLOCK), first), last)
-    full_last = tl.minimum(tl.maximum(full_hi // BLOCK, full_first), last)
-    return first, full_first, full_last, last
-
-
-@triton.jit
-def key_tiles(q_first, q_last, k_len, BLOCK_N: tl.constexpr):
-    """Range of key tiles that a query tile needs, and the range within it that needs no mask."""
-    return tile_range(
-        0,
-        k_len,
-        tl.maximum(tl.where(q_last < 128, 0, 64 * floor_div(q_last, 64) - 64), 0),
-        tl.minimum(tl.where(q_last < 128, k_len, 64 * floor_div(q_first, 64) + 128), k_len),
-        BLOCK_N,
-    )
-
-
-@triton.jit
-def query_tiles(k_first, k_last, q_len, k_len, q_begin, BLOCK_M: tl.constexpr):
-    """Range of query tiles that a key tile needs, and the range within it that needs no mask."""
-    return tile_range(
-        0,
-        q_len,
-        tl.maximum(tl.where(k_last < 128, q_begin, 64 * floor_div(k_last, 64) - 64) - q_begin, 0),
-        tl.minimum(tl.where(k_last < 128, k_len, 64 * floor_div(k_first, 64) + 128) - q_begin, q_len),
-        BLOCK_M,
-    )
 
 
 @triton.jit
@@ -375,33 +348,139 @@ def block_extremes(
 
 
 @triton.jit
-def lowest(word):
-    """Index of the lowest set bit of a word: the exponent of that bit as a float."""
-    return ((word & -word).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+def tile_list(lists_ptr, place, tile, tiles, others):
+    """The list for `tile`, one of `tiles` tiles of an entry or head, `place`, among those at `lists_ptr`.
+
+    A list has two numbers, then room for `others` tiles: those that need no mask come first. The first number says how
+    many these are, the second one how many are listed.
+    """
+    return lists_ptr + tl.cast(place * tiles + tile, tl.int64) * (others + 2)
 
 
 @triton.jit
-def bits(flags, axis: tl.constexpr):
-    """Pack booleans, `flags`, into the bits of integers along an axis."""
-    place = tl.arange(0, 32).to(tl.int64)
-    return tl.sum(flags.to(tl.int64) << (place[None, :] if axis == 1 else place), axis)
+def append(list_ptr, count, tiles, wanted):
+    """Append the `wanted` ones of some tiles to a list of `count` tiles; returns how many it has then."""
+    place = count + tl.cumsum(wanted.to(tl.int32), 0) - 1
+    tl.store(list_ptr + 2 + place, tiles, mask=wanted)
+    return count + tl.sum(wanted.to(tl.int32))
 
 
 @triton.jit
-def gather(flags):
-    """Start an iteration over 32 x 32 flags: words of bits, which words are nonzero, a word's index, its bits left."""
-    words = bits(flags, 1)
-    return words, bits(words != 0, 0), 0, tl.full([], 0, tl.int64)
+def list_range(list_ptr):
+    """Range [first, last) of the places in a list; tiles at [full_first, full_last) need no mask."""
+    return 0, 0, tl.load(list_ptr), tl.load(list_ptr + 1)
 
 
 @triton.jit
-def following(words, waiting, word, left):
-    """Advance the iteration (words, waiting, word, left) to the next flag, in `word` at the lowest bit of `left`."""
-    left &= left - 1
-    used_up = left == 0
-    word = tl.where(used_up, lowest(waiting), word)
-    left = tl.where(used_up, tl.sum(tl.where(tl.arange(0, 32) == word, words, 0)), left)
-    return word, left, tl.where(used_up, waiting & (waiting - 1), waiting)
+def listed(list_ptr, place):
+    """The tile at a place in a list."""
+    return tl.load(list_ptr + 2 + place)
+
+
+@triton.jit(do_not_specialize=["q_tiles", "k_tiles", "q_total", "k_total", "Hq"])
+def list_keys(
+    key_lists_ptr, entries_ptr, in_block_mask_ptr, q_tiles, k_tiles, q_total, k_total, Hq,
+    in_block_mask_stride_batch, in_block_mask_stride_head, in_block_mask_stride_query, in_block_mask_stride_key,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """List the tiles of keys that a tile of queries needs: first those that need no mask."""
+    tile = tl.program_id(0) % q_tiles
+    b, h = tl.program_id(0) // q_tiles // Hq, tl.program_id(0) // q_tiles % Hq
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    q_first = tile * BLOCK_M + q_begin
+    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
+    in_block_mask_base = (
+        in_block_mask_ptr
+        + tl.cast(b, tl.int64) * in_block_mask_stride_batch
+        + tl.cast(h, tl.int64) * in_block_mask_stride_head
+    )
+    key_list = tile_list(key_lists_ptr, b * Hq + h, tile, q_tiles, k_tiles)
+    full = 0
+    for start in tl.range(0, k_tiles, 1024):
+        others = start + tl.arange(0, 1024)
+        some, every = key_states(
+            others,
+            q_first,
+            q_last,
+            k_len,
+            q_begin,
+            in_block_mask_base,
+            in_block_mask_stride_query,
+            in_block_mask_stride_key,
+            BLOCK_N,
+        )
+        full = append(key_list, full, others, every)
+    count = full
+    for start in tl.range(0, k_tiles, 1024):
+        others = start + tl.arange(0, 1024)
+        some, every = key_states(
+            others,
+            q_first,
+            q_last,
+            k_len,
+            q_begin,
+            in_block_mask_base,
+            in_block_mask_stride_query,
+            in_block_mask_stride_key,
+            BLOCK_N,
+        )
+        count = append(key_list, count, others, some & ~every)
+    tl.store(key_list, full)
+    tl.store(key_list + 1, count)
+
+
+@triton.jit(do_not_specialize=["q_tiles", "k_tiles", "q_total", "k_total", "Hq"])
+def list_queries(
+    query_lists_ptr, entries_ptr, in_block_mask_ptr, q_tiles, k_tiles, q_total, k_total, Hq,
+    in_block_mask_stride_batch, in_block_mask_stride_head, in_block_mask_stride_query, in_block_mask_stride_key,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """List the tiles of queries that a tile of keys needs: first those that need no mask."""
+    tile = tl.program_id(0) % k_tiles
+    b, h = tl.program_id(0) // k_tiles // Hq, tl.program_id(0) // k_tiles % Hq
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    k_first = tile * BLOCK_N
+    k_last = tl.minimum(k_first + BLOCK_N, k_len) - 1
+    in_block_mask_base = (
+        in_block_mask_ptr
+        + tl.cast(b, tl.int64) * in_block_mask_stride_batch
+        + tl.cast(h, tl.int64) * in_block_mask_stride_head
+    )
+    query_list = tile_list(query_lists_ptr, b * Hq + h, tile, k_tiles, q_tiles)
+    full = 0
+    for start in tl.range(0, q_tiles, 1024):
+        others = start + tl.arange(0, 1024)
+        some, every = query_states(
+            others,
+            k_first,
+            k_last,
+            q_len,
+            q_begin,
+            in_block_mask_base,
+            in_block_mask_stride_query,
+            in_block_mask_stride_key,
+            BLOCK_M,
+        )
+        full = append(query_list, full, others, every)
+    count = full
+    for start in tl.range(0, q_tiles, 1024):
+        others = start + tl.arange(0, 1024)
+        some, every = query_states(
+            others,
+            k_first,
+            k_last,
+            q_len,
+            q_begin,
+            in_block_mask_base,
+            in_block_mask_stride_query,
+            in_block_mask_stride_key,
+            BLOCK_M,
+        )
+        count = append(query_list, count, others, some & ~every)
+    tl.store(query_list, full)
+    tl.store(query_list + 1, count)
 
 
 @triton.jit
@@ -452,12 +531,12 @@ def attend(
     return acc, m, l + partial_row_sums(p)
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_tiles", "k_tiles"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_block_mask_ptr, q_total, k_total, Hq,
-    in_block_mask_stride_batch, in_block_mask_stride_head, in_block_mask_stride_query, in_block_mask_stride_key,
-    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_block_mask_ptr, key_lists_ptr, q_total,
+    k_total, Hq, in_block_mask_stride_batch, in_block_mask_stride_head, in_block_mask_stride_query,
+    in_block_mask_stride_key, q_tiles, k_tiles, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of one tile of queries of one head."""
     # late rows tend to see more keys, so they start first
@@ -469,8 +548,6 @@ def forward(
         if q_start >= q_len:
             return
     q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
-    q_first = q_start + q_begin
-    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + q_begin
@@ -494,35 +571,18 @@ def forward(
         scale_log2, row, q_pos, q_len, in_block_mask_base, in_block_mask_stride_query,
         in_block_mask_stride_key
     )  # fmt: skip
-    first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    for page in tl.range(first // 1024, tl.cdiv(last, 1024)):
-        others = page * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
-        some, every = key_states(
-            others,
-            q_first,
-            q_last,
-            k_len,
-            q_begin,
-            in_block_mask_base,
-            in_block_mask_stride_query,
-            in_block_mask_stride_key,
-            BLOCK_N,
-        )
-        some &= (others >= first) & (others < last)
-        words, waiting, word, left = gather(some & ~every)
-        for _ in tl.range(0, tl.sum((some & ~every).to(tl.int32))):
-            word, left, waiting = following(words, waiting, word, left)
-            k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-            acc, m, l = attend(
-                acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
-            )  # fmt: skip
-        words, waiting, word, left = gather(some & every)
-        for _ in tl.range(0, tl.sum((some & every).to(tl.int32))):
-            word, left, waiting = following(words, waiting, word, left)
-            k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-            acc, m, l = attend(
-                acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
-            )  # fmt: skip
+    key_list = tile_list(key_lists_ptr, b * Hq + h, q_start // BLOCK_M, q_tiles, k_tiles)
+    first, full_first, full_last, last = list_range(key_list)
+    for i in tl.range(0, last - full_last):
+        k_start = listed(key_list, last - 1 - i) * BLOCK_N
+        acc, m, l = attend(
+            acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=True
+        )  # fmt: skip
+    for i in tl.range(0, full_last - full_first):
+        k_start = listed(key_list, full_last - 1 - i) * BLOCK_N
+        acc, m, l = attend(
+            acc, m, l, q_tile, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION, mixed=False
+        )  # fmt: skip
 
     l = tl.sum(l, 1)  # [BLOCK_M]
     # rows without keys: out is 0, the LSE makes every weight 0
@@ -586,13 +646,13 @@ def accumulate_dkdv(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_tiles", "k_tiles"])
 def backward_dkv(
     q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_ptr, dv_ptr, entries_ptr, scale,
-    in_block_mask_ptr, q_total, k_total, Hq, in_block_mask_stride_batch, in_block_mask_stride_head,
-    in_block_mask_stride_query, in_block_mask_stride_key, D: tl.constexpr, DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr, MAKES: tl.constexpr
+    in_block_mask_ptr, query_lists_ptr, q_total, k_total, Hq, in_block_mask_stride_batch,
+    in_block_mask_stride_head, in_block_mask_stride_query, in_block_mask_stride_key, q_tiles, k_tiles,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr, MAKES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head."""
     tile = tl.program_id(TILE_AXIS)
@@ -603,8 +663,6 @@ def backward_dkv(
         if k_start >= k_len:
             return
     q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
-    k_first = k_start
-    k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
     # [BLOCK_N]
     k_pos = k_start + tl.arange(0, BLOCK_N)
     scale_log2 = scale * LOG2E
@@ -630,37 +688,20 @@ def backward_dkv(
             q_begin, scale_log2, k_pos, k_len, in_block_mask_base, in_block_mask_stride_query,
             in_block_mask_stride_key
         )  # fmt: skip
-        first, _, _, last = query_tiles(k_first, k_last, q_len, k_len, q_begin, BLOCK_M)
-        for page in tl.range(first // 1024, tl.cdiv(last, 1024)):
-            others = page * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
-            some, every = query_states(
-                others,
-                k_first,
-                k_last,
-                q_len,
-                q_begin,
-                in_block_mask_base,
-                in_block_mask_stride_query,
-                in_block_mask_stride_key,
-                BLOCK_M,
-            )
-            some &= (others >= first) & (others < last)
-            words, waiting, word, left = gather(some & ~every)
-            for _ in tl.range(0, tl.sum((some & ~every).to(tl.int32))):
-                word, left, waiting = following(words, waiting, word, left)
-                q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
-                dk, dv = accumulate_dkdv(
-                    dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MAKES,
-                    mixed=True
-                )  # fmt: skip
-            words, waiting, word, left = gather(some & every)
-            for _ in tl.range(0, tl.sum((some & every).to(tl.int32))):
-                word, left, waiting = following(words, waiting, word, left)
-                q_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_M
-                dk, dv = accumulate_dkdv(
-                    dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MAKES,
-                    mixed=False
-                )  # fmt: skip
+        query_list = tile_list(query_lists_ptr, b * Hq + h, k_start // BLOCK_N, k_tiles, q_tiles)
+        first, full_first, full_last, last = list_range(query_list)
+        for i in tl.range(full_last, last):
+            q_start = listed(query_list, i) * BLOCK_M
+            dk, dv = accumulate_dkdv(
+                dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MAKES,
+                mixed=True
+            )  # fmt: skip
+        for i in tl.range(full_first, full_last):
+            q_start = listed(query_list, i) * BLOCK_M
+            dk, dv = accumulate_dkdv(
+                dk, dv, k_tile, v_tile, q_start, queries, terms, BLOCK_M, BLOCK_D, BLOCK_DV, PRECISION, MAKES,
+                mixed=False
+            )  # fmt: skip
 
     first_row = (b.to(tl.int64) * k_total + k_offset) * Hq + h
     if MAKES != "dv":
@@ -713,13 +754,13 @@ def accumulate_dq(
     return dq
 
 
-@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_tiles", "k_tiles"])
 def backward_dq(
     q_desc, k_desc, v_desc, out_desc, dout_desc, dq_ptr, lse_ptr, dlse_ptr, delta_ptr, entries_ptr, scale,
-    in_block_mask_ptr, q_total, k_total, Hq, in_block_mask_stride_batch, in_block_mask_stride_head,
-    in_block_mask_stride_query, in_block_mask_stride_key, D: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TILE_AXIS: tl.constexpr
+    in_block_mask_ptr, key_lists_ptr, q_total, k_total, Hq, in_block_mask_stride_batch, in_block_mask_stride_head,
+    in_block_mask_stride_query, in_block_mask_stride_key, q_tiles, k_tiles, D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    PRECISION: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dQ and delta, rowsum(out * dout) - dlse, of one tile of queries of one head."""
     # late rows tend to see more keys, so they start first
@@ -731,8 +772,6 @@ def backward_dq(
         if q_start >= q_len:
             return
     q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
-    q_first = q_start + q_begin
-    q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
     # [BLOCK_M]
     row = q_start + tl.arange(0, BLOCK_M)
     q_pos = row + q_begin
@@ -764,37 +803,20 @@ def backward_dq(
         scale_log2, row, q_pos, q_len, in_block_mask_base, in_block_mask_stride_query,
         in_block_mask_stride_key
     )  # fmt: skip
-    first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-    for page in tl.range(first // 1024, tl.cdiv(last, 1024)):
-        others = page * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
-        some, every = key_states(
-            others,
-            q_first,
-            q_last,
-            k_len,
-            q_begin,
-            in_block_mask_base,
-            in_block_mask_stride_query,
-            in_block_mask_stride_key,
-            BLOCK_N,
-        )
-        some &= (others >= first) & (others < last)
-        words, waiting, word, left = gather(some & ~every)
-        for _ in tl.range(0, tl.sum((some & ~every).to(tl.int32))):
-            word, left, waiting = following(words, waiting, word, left)
-            k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-            dq = accumulate_dq(
-                dq, q_tile, dout_tile, lse, delta, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-                mixed=True
-            )  # fmt: skip
-        words, waiting, word, left = gather(some & every)
-        for _ in tl.range(0, tl.sum((some & every).to(tl.int32))):
-            word, left, waiting = following(words, waiting, word, left)
-            k_start = (page * 1024 + word * 32 + lowest(left)) * BLOCK_N
-            dq = accumulate_dq(
-                dq, q_tile, dout_tile, lse, delta, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
-                mixed=False
-            )  # fmt: skip
+    key_list = tile_list(key_lists_ptr, b * Hq + h, q_start // BLOCK_M, q_tiles, k_tiles)
+    first, full_first, full_last, last = list_range(key_list)
+    for i in tl.range(full_last, last):
+        k_start = listed(key_list, i) * BLOCK_N
+        dq = accumulate_dq(
+            dq, q_tile, dout_tile, lse, delta, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+            mixed=True
+        )  # fmt: skip
+    for i in tl.range(full_first, full_last):
+        k_start = listed(key_list, i) * BLOCK_N
+        dq = accumulate_dq(
+            dq, q_tile, dout_tile, lse, delta, k_start, keys, terms, BLOCK_N, BLOCK_D, BLOCK_DV, PRECISION,
+            mixed=False
+        )  # fmt: skip
 
     first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
     store_rows(dq_ptr + first_row * D, Hq * D, dq * scale, q_start, q_len, D)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  00675a5c5b753c38
-#   text hash     a1723a35e1c276ae
+#   content hash  423f5c9d5c3e45c3
+#   text hash     818d3451087dd966
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -35,9 +35,11 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_block_mask)
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernels=kernels):
+        key_lists = _key_lists(cache, q, k, entries, in_block_mask, block_m, block_n)
         runtime.launch(
-            cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_block_mask),
+            cache, kernels.forward, (block_m, block_n),
+            (q, k, v, out, lse, entries, float(scale), in_block_mask, key_lists),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, in_block_mask, block_m, block_n),
@@ -67,7 +69,8 @@ def _common(q, k, v, entries, in_block_mask, block_m, block_n):
         in_block_mask_stride_batch=runtime.stride(in_block_mask, 0),
         in_block_mask_stride_head=runtime.stride(in_block_mask, 1),
         in_block_mask_stride_query=runtime.stride(in_block_mask, 2),
-        in_block_mask_stride_key=runtime.stride(in_block_mask, 3), DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+        in_block_mask_stride_key=runtime.stride(in_block_mask, 3), q_tiles=runtime.cdiv(q.shape[1], block_m),
+        k_tiles=runtime.cdiv(k.shape[1], block_n), DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
         BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q),
         D=q.shape[-1],
     )  # fmt: skip
@@ -88,13 +91,19 @@ def _differentiate(
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     delta = torch.empty_like(lse)
+    if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, in_block_mask, scale, out, lse, dout, dlse, delta, dq, dk,
+        dv,
+    ):  # fmt: skip
+        return tuple(gradients)
 
     dq = dq if wanted[0] else runtime.empty_like(q)
 
     def launch(block_m, block_n, warps, stages):
+        key_lists = _key_lists(cache, q, k, entries, in_block_mask, block_m, block_n)
         runtime.launch(
             cache, kernels.backward_dq, (block_m, block_n),
-            (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), in_block_mask),
+            (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), in_block_mask, key_lists),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, in_block_mask, block_m, block_n),
@@ -110,9 +119,10 @@ def _differentiate(
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
 
         def launch(block_m, block_n, warps, stages, makes=None):
+            query_lists = _query_lists(cache, q, k, entries, in_block_mask, block_m, block_n)
             runtime.launch(
                 cache, kernels.backward_dkv, (block_m, block_n, makes),
-                (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_block_mask),
+                (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_block_mask, query_lists),
                 grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
                 from_shapes=lambda: dict(
                     _common(q, k, v, entries, in_block_mask, block_m, block_n),
@@ -133,3 +143,39 @@ def _(out, lse, dout, dlse, wanted, *inputs):
 
 
 _attend.register_gradients(_differentiate, learned=(0, 1, 2), tensors=5)
+
+
+def _key_lists(cache, q, k, entries, in_block_mask, block_m, block_n):
+    """For each tile of queries the list of the tiles of keys that it needs, as `tile_list` says."""
+    q_tiles, k_tiles = runtime.cdiv(q.shape[1], block_m), runtime.cdiv(k.shape[1], block_n)
+    key_lists = q.new_empty(q.shape[0] * q.shape[-2], q_tiles, k_tiles + 2, dtype=torch.int32)
+    runtime.launch(
+        cache, kernels.list_keys, (block_m, block_n), (key_lists, entries, in_block_mask),
+        grid=lambda: (q_tiles * q.shape[0] * q.shape[-2],),
+        from_shapes=lambda: dict(
+            q_tiles=q_tiles, k_tiles=k_tiles, q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+            in_block_mask_stride_batch=runtime.stride(in_block_mask, 0),
+            in_block_mask_stride_head=runtime.stride(in_block_mask, 1),
+            in_block_mask_stride_query=runtime.stride(in_block_mask, 2),
+            in_block_mask_stride_key=runtime.stride(in_block_mask, 3), BLOCK_M=block_m, BLOCK_N=block_n,
+        ),
+    )  # fmt: skip
+    return key_lists
+
+
+def _query_lists(cache, q, k, entries, in_block_mask, block_m, block_n):
+    """For each tile of keys the list of the tiles of queries that it needs, as `tile_list` says."""
+    q_tiles, k_tiles = runtime.cdiv(q.shape[1], block_m), runtime.cdiv(k.shape[1], block_n)
+    query_lists = q.new_empty(q.shape[0] * q.shape[-2], k_tiles, q_tiles + 2, dtype=torch.int32)
+    runtime.launch(
+        cache, kernels.list_queries, (block_m, block_n), (query_lists, entries, in_block_mask),
+        grid=lambda: (k_tiles * q.shape[0] * q.shape[-2],),
+        from_shapes=lambda: dict(
+            q_tiles=q_tiles, k_tiles=k_tiles, q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+            in_block_mask_stride_batch=runtime.stride(in_block_mask, 0),
+            in_block_mask_stride_head=runtime.stride(in_block_mask, 1),
+            in_block_mask_stride_query=runtime.stride(in_block_mask, 2),
+            in_block_mask_stride_key=runtime.stride(in_block_mask, 3), BLOCK_M=block_m, BLOCK_N=block_n,
+        ),
+    )  # fmt: skip
+    return query_lists

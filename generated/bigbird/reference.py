@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ab0bb816a3db7769
-#   text hash     d411a043d293091e
+#   content hash  9fe000d59f122fd5
+#   text hash     0edb6e4481bd6a4d
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

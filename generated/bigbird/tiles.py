@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6684ba3eea46e7ff
-#   text hash     cedf686936483fea
+#   content hash  eb659c788a2a2709
+#   text hash     25470da9df6c8cee
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 
@@ -75,3 +75,22 @@ TILES_FP32 = {
         512: ((16, 16, 8, 1),),
     },
 }
+
+# float16 and bfloat16, kernels for Hopper GPUs: by columns of a tile, and by the least number of keys that a query can
+# see; a worker of four warps for each 64 queries, backward for each 64 keys
+TILES_HOPPER = {
+    "forward": {
+        64: {0: (128, 64, 8, 3)},
+        128: {0: (128, 64, 8, 3)},
+        256: {0: (128, 64, 8, 2)},
+    },
+    "backward": {
+        64: {0: (128, 128, 8, 2)},
+        128: {0: (64, 128, 8, 2)},
+        256: {0: (64, 64, 4, 2)},
+    },
+}
+
+# from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
+HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (4096,), 128: (0,), 256: (2048,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e52b6e0c1f040f02
-#   text hash     eceebfe4e1cb5f79
+#   content hash  d7f96a8c42f16fd5
+#   text hash     c830bddab0c8c0d0
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1b467e0a8538b592
-#   text hash     8a360f2bce4908d2
+#   content hash  96bbf35debd7c61e
+#   text hash     4e4dd2e27e234805
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

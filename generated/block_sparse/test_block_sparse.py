@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4175947360be6b62
-#   text hash     f6c508ce3406d60a
+#   content hash  417149a812baee32
+#   text hash     c88eab187f03ec2f
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 
@@ -12,8 +12,6 @@ dtypes; ATTNFORGE_ERRORS=FILE appends errors with their limits, as JSON.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -21,11 +19,6 @@ pytest.register_assert_rewrite(f"{__package__}.checks")
 
 from . import checks
 from .checks import Case, TestAnyVariant, TestBackward, TestLengths  # pytest collects their tests here
-
-import triton
-import triton.language as tl
-
-from .kernels import key_tiles, query_tiles
 
 PACKED = False
 GRADIENTS = ("q", "k", "v")
@@ -83,32 +76,3 @@ def test_of_size_1_along(name, axes):
 
 def test_block_mask_without_leading_axes():
     check(SMALL, block_mask=make_inputs(SMALL)["block_mask"][0, 0])
-
-
-@triton.jit
-def key_tiles_found(found_ptr, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr):
-    """The tiles that each tile of queries visits."""
-    q_first, q_last = checks.rows_of_tiles(k_len - q_len, k_len, TILE, COUNT)
-    found = key_tiles(k_len, BLOCK)
-    checks.store_range(found_ptr, 0, found, COUNT)
-
-
-@triton.jit
-def query_tiles_found(found_ptr, q_len, k_len, TILE: tl.constexpr, BLOCK: tl.constexpr, COUNT: tl.constexpr):
-    """The tiles that each tile of keys visits."""
-    k_first, k_last = checks.rows_of_tiles(0, k_len, TILE, COUNT)
-    found = query_tiles(q_len, BLOCK)
-    checks.store_range(found_ptr, 0, found, COUNT)
-
-
-RANGES = {
-    "queries": checks.Ranges(key_tiles_found, exact=False),
-    "keys": checks.Ranges(query_tiles_found, exact=False),
-}
-
-
-@pytest.mark.skipif(checks.GPU, reason="whole numbers: what holds in the interpreter holds there")
-@pytest.mark.parametrize("rows", RANGES)
-@pytest.mark.parametrize("case", [replace(SMALL, q_lens=(40,), k_lens=(70,))], ids=str)
-def test_tiles_are_visited_where_the_mask_shows_something(case, rows):
-    checks.check_ranges(VARIANT, case, rows, RANGES[rows])

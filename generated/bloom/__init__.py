@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1d387a6d93c71cd2
-#   text hash     8eece4f79b68d0e2
+#   content hash  6d88b3c0eb9dd4f6
+#   text hash     f5589dfe8d0feaa6
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

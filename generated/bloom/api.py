@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c04f1102bb87198b
-#   text hash     dfb3c8d8d1f8ed89
+#   content hash  11c782638042bffe
+#   text hash     3992cb601d9c8b78
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9200e70926037da4
-#   text hash     26e50fd2817ffdaa
+#   content hash  bf9886a2912a3c49
+#   text hash     5cebd2177c75b5ff
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  242c755d59ff04f4
-#   text hash     8ab540a7c365054d
+#   content hash  5b6a9d8090814a80
+#   text hash     ef9ad592c2ba6740
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

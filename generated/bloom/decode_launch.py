@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fa97983dbd21551b
-#   text hash     3595c0e827e93c19
+#   content hash  09010331ba7b4984
+#   text hash     65dae807d84e76d4
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  61d50d02613d140a
-#   text hash     8a4a2711421ddbfc
+#   content hash  d36fecb3a12a6aa7
+#   text hash     fae307539cb20d82
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f8d7a087da2a7b1d
-#   text hash     be7d06b0b896edec
+#   content hash  9273ea5df551008e
+#   text hash     8bf964dbb722056f
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  db98d302a7d9bb1d
-#   text hash     d834d7f30ac6ba7b
+#   content hash  9b8de508945e4706
+#   text hash     920f669573441c0d
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  86aa4bb471d4ecb6
-#   text hash     fdc729010329ab0e
+#   content hash  d27e95a82b96fde9
+#   text hash     0f4bd49f30104b1f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1fd38223d399c9f3
-#   text hash     42d512dbdbb02bf4
+#   content hash  2b0938a13b7c5805
+#   text hash     fd63dc39dfa4c708
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d470870d8f312c99
-#   text hash     d685506219d6034f
+#   content hash  45396a552cd26ec3
+#   text hash     7b3aa4bfe03bc907
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

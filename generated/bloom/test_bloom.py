@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2440e191d4b3aa6e
-#   text hash     5c6faffa8c8074ac
+#   content hash  cc3bd0e8eb3b0d18
+#   text hash     c1184a748564aa88
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5b57da57d3a0eebe
-#   text hash     f13c2a2d0f59ceec
+#   content hash  45ade4a1bc3bc895
+#   text hash     4b9e31bbaf9ce1a0
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

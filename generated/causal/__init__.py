@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  84df52fb4a23fe38
-#   text hash     94d49073e3593d13
+#   content hash  d82b98a70a3a6a81
+#   text hash     000c3b2e0a0e4121
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

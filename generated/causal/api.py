@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  850a4a2b1a1fc467
-#   text hash     5d6dcd56ef7cc2f8
+#   content hash  0706b7c8f7f2677b
+#   text hash     d7dfeb92ead192c9
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5f8e7e0f42d9a7cd
-#   text hash     f0dd602a22a420e3
+#   content hash  15b0f798e8bb0bca
+#   text hash     aa8cb31b913f95e3
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

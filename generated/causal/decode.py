@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc7caf1fa4891ff9
-#   text hash     58f6deadfb7b7e2c
+#   content hash  bd395c76aec22b14
+#   text hash     fbb640df153311e0
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b6fc10fe172c6110
-#   text hash     6f810cc1d91668fd
+#   content hash  dc1ad88d201d934c
+#   text hash     af0b7488722c5164
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

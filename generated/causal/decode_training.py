@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b168c69cce2951ae
-#   text hash     fdc025a9dae3be56
+#   content hash  03bf71b8d8d19644
+#   text hash     4ca7db09c8ee3dc2
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

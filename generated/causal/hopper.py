@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f785243c73d0efb6
-#   text hash     ba01a40f2051f15c
+#   content hash  5be596a5501253d1
+#   text hash     4cf661a449cdd921
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

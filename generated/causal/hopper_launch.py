@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  536aa8ee16ac2905
-#   text hash     c989360093a4162d
+#   content hash  96bccd5890e0643e
+#   text hash     fc4c67d775cb12c0
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

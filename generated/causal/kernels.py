@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fb6f07cb87b250a9
-#   text hash     84e43a10bc582899
+#   content hash  d0b8b8819fe95810
+#   text hash     7d9742451e4358fa
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9b62484d2374c236
-#   text hash     fb641644e2096c65
+#   content hash  a9c9a35676b85dbb
+#   text hash     895ff06369d8ea95
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bba13c024d75619e
-#   text hash     fd178f58e47a978a
+#   content hash  137d437c936482fc
+#   text hash     5ad180f700dd4543
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

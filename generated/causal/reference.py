@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0dce09c43a9409a
-#   text hash     675b1c953fa8c7f0
+#   content hash  1e03faa0721b1b6c
+#   text hash     8e97d4a9d2fa19d3
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f715f0977258a246
-#   text hash     84546f24154c7c91
+#   content hash  03b9b39b415ef1e9
+#   text hash     5086871bfd5744cd
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

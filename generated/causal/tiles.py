@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bf3dfa60ba890436
-#   text hash     c84d7fa159c98613
+#   content hash  44a822a1b86eb358
+#   text hash     8a03f0ee56773c42
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

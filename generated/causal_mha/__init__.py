@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b46bc6fe2d7be5c0
-#   text hash     5a384c867160fe77
+#   content hash  c4587d79e793e371
+#   text hash     d629ae01cc3c3b2c
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

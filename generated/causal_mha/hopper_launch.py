@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  efd0fd610dd1bca0
-#   text hash     417b8bf988810ea9
+#   content hash  ef0f079527e1c4a2
+#   text hash     bf31cc04eeda543e
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  589e566d919ca464
-#   text hash     d4ea085e73d39ed2
+#   content hash  c73f8f97dd389071
+#   text hash     4317f1fe92d59c2c
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

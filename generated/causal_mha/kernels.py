@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7f563c6b40e7b4b7
-#   text hash     d38275144552005b
+#   content hash  996d94dbf119b9c9
+#   text hash     93d66c999d61d10e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34c72e69f49e140b
-#   text hash     5e8d60e95ceadc3a
+#   content hash  4eb57a09c3f9fe25
+#   text hash     19a60c3fc767deda
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

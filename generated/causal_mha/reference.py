@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c4f1978b6b2c6ae7
-#   text hash     a5cb39e80ca8a340
+#   content hash  a8d512bd8d087e2e
+#   text hash     c0f6828b08b0b8ed
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ad55e1972cc707f3
-#   text hash     298d9b3f9390dd29
+#   content hash  edcd94e13b94c292
+#   text hash     2852d1fdf7a8003b
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d25d26b3c2fddfc8
-#   text hash     53fb8809cf692fa8
+#   content hash  d0388db7f2bccf9b
+#   text hash     d3e7147a3fb3d47a
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

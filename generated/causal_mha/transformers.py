@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b2b03a7e484f6272
-#   text hash     e08c790fa25699d7
+#   content hash  db3d026128765778
+#   text hash     3742a47849ad7fe8
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5dbcebcb2fb23bdf
-#   text hash     d6d63bfd4942f47f
+#   content hash  71acad5ca2c3b9d1
+#   text hash     2b24272981ff9aef
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

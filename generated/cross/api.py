@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9c67c9db98005806
-#   text hash     238f0f16fd8fc33b
+#   content hash  52a1f45fd054b159
+#   text hash     8bfa1f64d791a5ee
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c6da5cff16262e63
-#   text hash     fe0f6db0ba734a1e
+#   content hash  31c38c979c195b6f
+#   text hash     6a6c41926c3474ea
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5742174bf4cc0369
-#   text hash     1fc63e46ab56d1c2
+#   content hash  e110b0dd0d7edaa1
+#   text hash     d93ef2aaa611a469
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8eb00ea04e0e40c8
-#   text hash     12a3cf09b92b2850
+#   content hash  b84adb812a4a04dc
+#   text hash     51e326aeee092380
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

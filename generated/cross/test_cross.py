@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  66da9f4e78ed9e4a
-#   text hash     11a3be43a4fb6eee
+#   content hash  67bed5a38e98affb
+#   text hash     25af037af8f44822
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f533e14c49d152e9
-#   text hash     a1781027ae49d63b
+#   content hash  88f8d8892f1f2834
+#   text hash     48147b25771f261a
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  93434a1d13417fd1
-#   text hash     5a198574954fe653
+#   content hash  aacbe95d0412752f
+#   text hash     c8c303e8981ae105
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

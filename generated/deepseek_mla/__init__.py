@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a9bb36cb822f2793
-#   text hash     f4d1d39a108d6cdb
+#   content hash  64b3f2d5a0ecd3fc
+#   text hash     b040fda7cb438e14
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c3f917db3e6defaf
-#   text hash     0b35ebe1a403c40a
+#   content hash  237f8f12f40f2550
+#   text hash     e982c88cbe7be01b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

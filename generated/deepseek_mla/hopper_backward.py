@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a297d029022710cf
-#   text hash     aa91e3c6362b48ba
+#   content hash  40abe56d1be75238
+#   text hash     686a97a328e72661
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -72,7 +72,7 @@ Symbols
     kv_ready                  for each of these stages, the barrier for the arrival of keys and values
     kv_free                   for each, the barrier at which both workers report that they are done, and add_shares that
                               it knows the tile
-    k_tiles                   the keys of each worker
+    keys_of                   the keys of each worker
     v_held, v_shared          the two halves, of 64 columns, of a worker's values: v_held in registers, v_shared in
                               shared memory
     zeros                     the accumulator from which the products for scores and dP start
@@ -166,7 +166,7 @@ def values_product(v_tile, dout_tile, zeros):
 
 @gluon.jit
 def accumulate(
-    at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, terms, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    at, dk, dv, keys_of, v_tile, q_start, exchange, queries, terms, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Update dK and dV of a worker's keys with one tile of queries; compute its half of the program's share of dQ."""
@@ -177,7 +177,7 @@ def accumulate(
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(q_ready.index(stage), phase)
-    scoring = warpgroup_mma(k_tiles[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    scoring = warpgroup_mma(keys_of[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     mbarrier.wait(dout_ready.index(stage), phase)
     weighing = values_product(v_tile, dout_tile, zeros)
     score = warpgroup_mma_wait(1, [scoring])
@@ -211,7 +211,7 @@ def accumulate(
     share = gl.full([64, 64], 0.0, gl.float32, SHARE)
     for i in gl.static_range(BLOCK_N // 64):
         left = factors.index(turn * 2 + i).slice(AHEAD, 64, 0)
-        share = warpgroup_mma(left, k_tiles[i].slice(ASIDE, 64, 1), share, use_acc=i > 0, is_async=True)
+        share = warpgroup_mma(left, keys_of[i].slice(ASIDE, 64, 1), share, use_acc=i > 0, is_async=True)
     adding_dk = warpgroup_mma(gl.convert_layout(ds, FACTORS), q_tile, dk, is_async=True)
     share, dv = warpgroup_mma_wait(1, [share, adding_dv])
     shares.index(WORKER).store(by_threads(share))
@@ -282,7 +282,7 @@ def work(
             # [64, BLOCK_D]
             dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
             dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
-            k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
+            keys_of = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = load_values(matrix(v_buffer, stage * WORKERS + WORKER), SCORES)
             first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
@@ -290,7 +290,7 @@ def work(
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at, dk, dv = accumulate(
-                    at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES,
+                    at, dk, dv, keys_of, v_tile, q_start, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES,
                     SCORES, OUT, WORKER
                 )  # fmt: skip
             mbarrier.arrive(kv_free.index(stage), count=1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0da53bcc139b4e77
-#   text hash     35810d99f44ffe45
+#   content hash  08d5dd483fd075f2
+#   text hash     97ff649868dcea40
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d01d79610f6274b2
-#   text hash     c4fb0a70eaf2f324
+#   content hash  fb00738d20ca00d1
+#   text hash     3ded6db653b1fa96
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  777f3d72855f7b2a
-#   text hash     95dc0f9283fee0c1
+#   content hash  c96a1e8a3209df1c
+#   text hash     80b5331bfbed1882
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

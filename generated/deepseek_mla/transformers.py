@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9c9d6c03bcddcb9e
-#   text hash     5dc21bc93da4f9db
+#   content hash  eb8d077185fbb19f
+#   text hash     7e8b06fb7df46d5d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

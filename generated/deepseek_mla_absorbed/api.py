@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  edc13f3f5d842243
-#   text hash     6dd742f0382f02a2
+#   content hash  db7368d908811fe4
+#   text hash     bc9e3fa4d4eaacb3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9f56a2331c12c422
-#   text hash     4951b1916d3b92ad
+#   content hash  53331f9e49f31b80
+#   text hash     97094496e3298c98
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

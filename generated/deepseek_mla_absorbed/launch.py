@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  61212392a862283a
-#   text hash     78dab3bfeb65d8ae
+#   content hash  38ee22b5fe651f15
+#   text hash     1f1d40cb944680f9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

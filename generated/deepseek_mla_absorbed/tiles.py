@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6fdebfb25e65c3ce
-#   text hash     97a57d20deea40a4
+#   content hash  eb8a6a04bb46a2b4
+#   text hash     0f982b6c0348e588
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fd38de36b0eb0cde
-#   text hash     60a76dc2e3dfbb55
+#   content hash  ef9cd0f86dcf7414
+#   text hash     2a4ce3b7bde1728c
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

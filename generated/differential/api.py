@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  621d3112ee3edb92
-#   text hash     bfa8cb005b22e718
+#   content hash  ac4033cccd6ab33e
+#   text hash     066b65fd6e48a545
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

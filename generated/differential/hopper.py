@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3c4a03bbbb6a9816
-#   text hash     b764202a9dc73006
+#   content hash  84e4c9a7e65d2d0b
+#   text hash     81236e541c02deb4
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e35359d17cc55209
-#   text hash     94680a9ce9e222b5
+#   content hash  855b6cc7a3e8decb
+#   text hash     ac1fef394c7a5b07
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f80ef03149fc3b57
-#   text hash     84aae94135bb3c1f
+#   content hash  002b57d8c2d4901f
+#   text hash     ef3c030aeb7b8722
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

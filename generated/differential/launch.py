@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  437fc6fdec9280bc
-#   text hash     3e95875e2a9a1760
+#   content hash  e4dfdbf28a76c73a
+#   text hash     744183b074b226c2
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

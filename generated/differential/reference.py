@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6dfdf77fd4f4a84d
-#   text hash     3699f23a4052590d
+#   content hash  b406f33300ca2ff2
+#   text hash     6a68e887284b69f1
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

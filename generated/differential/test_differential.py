@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  529274e07c7abaee
-#   text hash     078167fec7e5615e
+#   content hash  4fb46c3a2c913abd
+#   text hash     e31bd5e77a0dda38
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c4d094bd244b7c21
-#   text hash     a272d034bc1bfb70
+#   content hash  586dc8a219c68795
+#   text hash     bc1e2787502ee455
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

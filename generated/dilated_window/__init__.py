@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  668a04b1eb31451f
-#   text hash     46cae7de00bf7616
+#   content hash  cdd529f1b333514f
+#   text hash     90e9adc9474956f0
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0eb204baa612bfb5
-#   text hash     132986fa4e00fdd6
+#   content hash  a40aff0e113da2c7
+#   text hash     2984bea75fa95e32
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  23bdc71a88c7fcb9
-#   text hash     2f8de8620eeae83f
+#   content hash  1918a8b96a586274
+#   text hash     5f2e910af62c400e
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

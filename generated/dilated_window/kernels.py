@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  00bc651846ae63b7
-#   text hash     01b3f9955085cf45
+#   content hash  9ff17608eb457976
+#   text hash     2e26a2f0836bfbda
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

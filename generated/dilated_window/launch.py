@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e9f632f5225db72d
-#   text hash     41b5cb13bf7694f6
+#   content hash  3540f5d2b8bedf28
+#   text hash     7de5f6117d053dce
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e52f47a68dc72b30
-#   text hash     eaa368b6d044dc4c
+#   content hash  bfce627a4c16a736
+#   text hash     798d7a0da1ab298c
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  60940c3342b1b273
-#   text hash     6e61d3d8f50e712a
+#   content hash  26665207cd0f7706
+#   text hash     cce0334f20b128b3
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

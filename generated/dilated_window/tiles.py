@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5fae6f2415f8e047
-#   text hash     0860275df525cd35
+#   content hash  d2baa02c6071ef50
+#   text hash     7ec7dfac37f56451
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2ecdeefdbeffff3f
-#   text hash     0ca1b18c1b5b599d
+#   content hash  bb45c8f04620128e
+#   text hash     cd751140347bc055
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

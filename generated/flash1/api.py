@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3d71f4cec6da16c8
-#   text hash     d356b5acdcea7ffe
+#   content hash  05034ce6535ac9da
+#   text hash     87b957b8275bba13
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

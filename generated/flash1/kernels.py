@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  dc604bf528f06076
-#   text hash     53d9dc675d211233
+#   content hash  3b0dbfd415feba0f
+#   text hash     43b31321ef410ea3
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

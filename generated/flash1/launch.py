@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  cb2604ce7b383b7f
-#   text hash     90df89cf81c5c2fd
+#   content hash  aef656cf3172340a
+#   text hash     c796b86d6159b53a
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  68379e617864c16a
-#   text hash     58f0631a00e7ab38
+#   content hash  01d4a95e6d7ce753
+#   text hash     1e23cbb255a8e8c7
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  50915b2d6a59ff4b
-#   text hash     9aa6e3f33d04ce97
+#   content hash  e709c1412fcdd5e5
+#   text hash     d8c9daca2fe53055
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

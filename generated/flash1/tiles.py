@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e1e08afbf4c22538
-#   text hash     850557f09202423d
+#   content hash  2038a37b73c341a9
+#   text hash     8e393fce02657087
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

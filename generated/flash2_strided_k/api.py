@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b0f67321b163090b
-#   text hash     960550281f80b84a
+#   content hash  747cad8bc92603b7
+#   text hash     ee3b57e13a48bbab
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

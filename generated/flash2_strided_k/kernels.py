@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5586fd64209baed3
-#   text hash     cea8c0037b8a29d9
+#   content hash  efb114f6f55dbfa2
+#   text hash     f78b792300d53fe0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

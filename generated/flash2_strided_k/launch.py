@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9c7412d1d1511875
-#   text hash     e447395ca243051b
+#   content hash  bba0ecbd9a30749e
+#   text hash     35cd67cdae9d9818
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7bdb5e6943f6dfad
-#   text hash     e0b53e95ca153fc8
+#   content hash  2434bb5ff93f3f98
+#   text hash     070e0b7bb3927397
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5a94d8f49a9a6241
-#   text hash     efc7c1957ec45cb3
+#   content hash  9cd9b0a635aee8dd
+#   text hash     729cbb7d7411d827
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a61ba8acf99ae39a
-#   text hash     09b31c31ec1d32d9
+#   content hash  6183dd1c3720008f
+#   text hash     4e82893061fcd567
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

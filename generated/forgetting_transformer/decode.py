@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8156f1b300fd136b
-#   text hash     5e9a7923e8a36579
+#   content hash  2ed34b998dddd38e
+#   text hash     d6cda875de167695
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4ddf453304224f22
-#   text hash     1c6df1dc9bd09a03
+#   content hash  e54170fad71b7f66
+#   text hash     b5d4e0c991567281
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

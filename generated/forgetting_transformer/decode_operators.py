@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b1b871e2c9109d84
-#   text hash     9c5b8854a5b9afb0
+#   content hash  4ac9b7bec9a52922
+#   text hash     feab2cd309d69d17
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  edfc6bbf9996461f
-#   text hash     72f545d68850112c
+#   content hash  e4531fc4e14c655f
+#   text hash     7fcfd7f116154a15
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9705df252fc498f5
-#   text hash     ac7158dee08169ec
+#   content hash  3c13e04a51aaec0f
+#   text hash     cdac74cdc815159d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

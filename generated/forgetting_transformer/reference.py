@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4fccda8c5b9817ef
-#   text hash     dce111333fee1989
+#   content hash  5842112c24bc37d3
+#   text hash     ff40e411739fcf85
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

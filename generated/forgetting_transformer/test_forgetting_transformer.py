@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2164bf0f927f9004
-#   text hash     8a2639a56a0a96cd
+#   content hash  7e5cab8d00f08125
+#   text hash     a6882c8baa923a19
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

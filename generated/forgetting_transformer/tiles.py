@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cf9e22784d4b59f5
-#   text hash     490bc04b95c6a502
+#   content hash  cc75c9f085a0824d
+#   text hash     1aa52d04139ac10f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

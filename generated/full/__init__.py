@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  94844e025f221ed5
-#   text hash     52a3635eb1a955e4
+#   content hash  5788884d9bbbe078
+#   text hash     c20147ec610fc47c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

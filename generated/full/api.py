@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9486f6cde90145bb
-#   text hash     21ca4d257c9032c6
+#   content hash  a47e7602154ee8be
+#   text hash     af502c1582a915e7
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  064738cdbe68a2ea
-#   text hash     fcfce4a61bb2f789
+#   content hash  9c51c713c481daa6
+#   text hash     11503a56c361a180
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

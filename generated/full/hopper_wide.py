@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  199258b5d4d1959a
-#   text hash     2a84886e1bee8e7c
+#   content hash  7c287e3b1d5e40a0
+#   text hash     1690ac35e6e4cafc
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

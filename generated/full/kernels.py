@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0810c19d00a813a6
-#   text hash     f8cd09c68cc72635
+#   content hash  133c773bdf75ab4a
+#   text hash     ef60ba9a92fa607f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  987b19b4b8b1ea95
-#   text hash     c57107d00defc395
+#   content hash  eef5767d850232d2
+#   text hash     b99ad04e5a6cce9a
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

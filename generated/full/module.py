@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4f3115d28e4a0cb0
-#   text hash     199b1dd918b2d857
+#   content hash  4ba48314333ffa3a
+#   text hash     53f05735757462ea
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

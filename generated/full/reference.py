@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  752a319382a2e1a5
-#   text hash     4d381a82dc16e02c
+#   content hash  30972e172b6a2356
+#   text hash     ec5e85f065a09c8d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ef16d4fbd89388ef
-#   text hash     c4c6136dbe806a59
+#   content hash  ed15861cfd8a1017
+#   text hash     e961b2a3b32e45fe
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

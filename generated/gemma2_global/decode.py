@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cc0ace4ae9e5417d
-#   text hash     5184475c204da42a
+#   content hash  fb40ba4651c77d30
+#   text hash     084d1b9a51b9df0f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

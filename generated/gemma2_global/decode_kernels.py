@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b03b354fa36bb27c
-#   text hash     a8f2117cdbfbccf3
+#   content hash  dddec74313ab2ed2
+#   text hash     adc5828e3d7a581d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

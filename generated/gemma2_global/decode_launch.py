@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8193addb986623d4
-#   text hash     bd7a2319753145f8
+#   content hash  2318b99a272839cb
+#   text hash     ba39d4fb4a91105c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

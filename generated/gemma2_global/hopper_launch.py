@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  abaa1d98968c41cb
-#   text hash     d06f3592dd3fea88
+#   content hash  f836af368bb8abec
+#   text hash     8910f21347988932
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ccb1c12fe3433bd8
-#   text hash     5c5e27fba472c014
+#   content hash  2a9f2c5048bc5a1a
+#   text hash     a1da58b7791dd310
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

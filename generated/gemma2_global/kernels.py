@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7515f0b4bab5b59e
-#   text hash     955c8c62c50817fc
+#   content hash  81d183f213a8be2e
+#   text hash     b6d8cdca5b6e08da
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a3e24541d11b63f2
-#   text hash     59b2e1f616df40fc
+#   content hash  48c9edc1d4b624e1
+#   text hash     05791988c3abb58b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b9d632ef521a9a38
-#   text hash     5b6e85899b59a4c9
+#   content hash  5670665db6badd73
+#   text hash     31c34a886598acc1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  78a73b2f17ca54e1
-#   text hash     ceba42d53f01e42b
+#   content hash  b2f667e4f2919899
+#   text hash     d0a5f6bf8a2648d6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

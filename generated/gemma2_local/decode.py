@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  74a37516615b5546
-#   text hash     229bcd168ccc7149
+#   content hash  d86878bfc47c17ed
+#   text hash     dc4e900770307df7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  624b3be7b4cc96ac
-#   text hash     3f072d0a710394c0
+#   content hash  986cb2d605ecb1fb
+#   text hash     175409c0bc6ca6bf
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

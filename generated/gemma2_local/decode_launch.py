@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  58f6198bdfe306be
-#   text hash     e196a3e0858704f0
+#   content hash  5a09f00b58325973
+#   text hash     e11a504d9854030d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  57c7f77793684aba
-#   text hash     0c6685ff146be382
+#   content hash  579231d01d4b34d5
+#   text hash     96ac164d259e1c2a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

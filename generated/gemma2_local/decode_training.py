@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  00eea2309f3ccc42
-#   text hash     b82831a6093317a7
+#   content hash  9a0f52f93a95bf75
+#   text hash     1135d8ccd57c70d8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a996bd4e07ee43f0
-#   text hash     53d1f6e637578ee3
+#   content hash  4a6a76f6942fe563
+#   text hash     df45db3bf907d822
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a53ca50a2a729819
-#   text hash     37cefc0c5f0dc19a
+#   content hash  dedf99a68c54641f
+#   text hash     0a6d2b67ee8999e0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3a2f0e2db8da2d26
-#   text hash     2a6d3d3091131ef0
+#   content hash  cdaf38a21e6e9319
+#   text hash     c53bdcd31eae5958
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

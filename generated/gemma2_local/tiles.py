@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a5f0e1c7e48bbfa4
-#   text hash     6671b359732c6b59
+#   content hash  9da6466ba8477de6
+#   text hash     4735451d7640a00d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

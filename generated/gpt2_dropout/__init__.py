@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b94840f931902f04
-#   text hash     52cf20fa4819d6d5
+#   content hash  6a6824b98320e878
+#   text hash     362d597caf316883
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

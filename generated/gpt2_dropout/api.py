@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  986b3abdf4825a2b
-#   text hash     de99aaa084487de1
+#   content hash  61bf6683cee80add
+#   text hash     b8dd2642ac505ad6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

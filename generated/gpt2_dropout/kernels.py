@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  768f2977f769a05f
-#   text hash     f836fce4f1c4500d
+#   content hash  1a1ccdb863d9d111
+#   text hash     31d3f1b0a3f5e620
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0eb2c41a07365da1
-#   text hash     9d2ef5b145329f78
+#   content hash  2c88347625dc3007
+#   text hash     c919e6c9c45f4cd0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b9619397872c1eba
-#   text hash     60057e0dd2e561fa
+#   content hash  090e3bf7cbd5ea6c
+#   text hash     ca3dce34529d8341
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8f751c7dd2d4372f
-#   text hash     8005088911eef8a8
+#   content hash  67ac1609453d6827
+#   text hash     134c7adc21861193
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

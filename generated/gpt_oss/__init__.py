@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c51e8521c416c9c8
-#   text hash     bf6058092b8a9a5f
+#   content hash  61fa981143ce9517
+#   text hash     d428d73072276792
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  14bff10e2aef6685
-#   text hash     405165e89a9fa41e
+#   content hash  c1d05ccf806b2a0e
+#   text hash     d64dcd9d964df774
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

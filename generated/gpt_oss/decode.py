@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4f90f66e074e3f23
-#   text hash     dddc0994e3a62cb5
+#   content hash  e7bccf43c166e5c4
+#   text hash     893af2289879d903
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

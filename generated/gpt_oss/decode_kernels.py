@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6a38fb9c565f638d
-#   text hash     75e7e4b4818ec610
+#   content hash  37b1f29c772f98c1
+#   text hash     1ffdc40f841903da
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

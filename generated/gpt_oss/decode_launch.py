@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4c251642c58aa8f2
-#   text hash     48fad4eed560ab04
+#   content hash  8273d95c42c0ecc7
+#   text hash     df391f092dc4b1df
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

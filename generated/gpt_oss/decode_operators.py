@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f678bdc843d58cb1
-#   text hash     2c20d5e2f27ad9f3
+#   content hash  03e76a02c11bd5f7
+#   text hash     da2c15f157fe6230
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

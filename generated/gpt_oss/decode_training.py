@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cd318df441a4c403
-#   text hash     8648c6c0339e80e9
+#   content hash  6f7b878ea7c48c0b
+#   text hash     8a11a6740d92e9e4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  80573e16e9afb88a
-#   text hash     80511f098f294780
+#   content hash  b6a6c41ee8421f2f
+#   text hash     1994c4ebf571c91a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  676e78988a4c1ac1
-#   text hash     c05cf5288e6d2663
+#   content hash  d791b5ecbdb7be03
+#   text hash     522d742874ce96f8
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e6d8746ee18294f0
-#   text hash     141726e5f5176587
+#   content hash  16a56225cb789604
+#   text hash     6f9c770dbb97c067
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0f90458917c2d786
-#   text hash     096ce2a9c22add74
+#   content hash  affaec13d1f20e2b
+#   text hash     1e230e47de69a2d4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

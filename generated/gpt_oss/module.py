@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4652fd79f14e7d5a
-#   text hash     2b8517164cbf398a
+#   content hash  add9fef1f9a9238e
+#   text hash     ce05724350d823b6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

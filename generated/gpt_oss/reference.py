@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  661a0e77d2c7b8e7
-#   text hash     b7354ac3aa3a5dcb
+#   content hash  d1a752400beacff4
+#   text hash     f308be4cbf342698
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c4248aa63ebc1883
-#   text hash     bb055f5214ed2486
+#   content hash  c93627bddacb35c6
+#   text hash     da1f686bdea26ac4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3d9f7efd64eae232
-#   text hash     af022f678a50a0be
+#   content hash  fbec1fa26037fda6
+#   text hash     d69689096cb1fc87
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eb7c2948305900d1
-#   text hash     fa21e6d75ee48ebd
+#   content hash  224c2089e55b1fba
+#   text hash     9af4194ba982b3f4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b03d1162ec67d808
-#   text hash     af9f6224d3f26788
+#   content hash  33b0882e804624e4
+#   text hash     7943c8559bd6bd15
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

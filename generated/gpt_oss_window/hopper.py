@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1bdbc6446072f8ef
-#   text hash     91f08cc343f58d2d
+#   content hash  8905ae0a4b5b7440
+#   text hash     6b60c78f1f4807ff
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  24138bd96eed4b54
-#   text hash     48eba9690d24eb9f
+#   content hash  f62d7437a02b48ed
+#   text hash     696566893b89a51a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

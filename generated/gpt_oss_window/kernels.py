@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  83048b5f645ba7c3
-#   text hash     2740f65e3fed4531
+#   content hash  4cd8c8379c51ec6a
+#   text hash     cdf828702fed6c39
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

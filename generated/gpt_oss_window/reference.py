@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eec05e3bf1bc56f0
-#   text hash     0cf6da7106123e65
+#   content hash  dcae3b4024d5bbdb
+#   text hash     fa305f85c7e1ed3e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

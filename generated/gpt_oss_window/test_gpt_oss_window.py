@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a842eccc56b5b806
-#   text hash     8ad6bda730df4e0f
+#   content hash  a9249392ccb073e8
+#   text hash     70bfb241eb5b73de
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

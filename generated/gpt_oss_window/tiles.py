@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  10b6eaa8c85f3a58
-#   text hash     40aa1e01d091468b
+#   content hash  56e7d2868be7eb41
+#   text hash     f98bc4ddce3089ef
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2a7c515a7451c9e2
-#   text hash     b7c9961adc597aa7
+#   content hash  e798e925139d48cd
+#   text hash     4dd7f458f9528392
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fa66b0915dc67b4f
-#   text hash     219109b2fb764372
+#   content hash  e35638a30c4fb168
+#   text hash     2e7e61244c3413c5
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c628a5ba0ff00003
-#   text hash     4e88174bb7352eb8
+#   content hash  c0efe1710c9d08e9
+#   text hash     3e3fc4f12664107c
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

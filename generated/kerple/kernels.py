@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  12c73d24d87aa357
-#   text hash     4d7be6dc6bf8644d
+#   content hash  8145120f3b733079
+#   text hash     06d4e695f05e16d2
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a9790a7cd76d5ec1
-#   text hash     9166234cb49a71d9
+#   content hash  b706713f5f07f724
+#   text hash     9607bb60ad1e4260
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

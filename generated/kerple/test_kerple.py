@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ec32f57fce46e83c
-#   text hash     46b666f4fa70444f
+#   content hash  0cc47b0cd87eed04
+#   text hash     d1b1e62fc98990da
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3ca918012164cba3
-#   text hash     c5581e58a2ea9184
+#   content hash  a1e2588d53ff3b83
+#   text hash     d29d049f56d8e7c5
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  35dd90c167253ac4
-#   text hash     721529599fd7856b
+#   content hash  81ed567e24f8ea58
+#   text hash     a58f03ad685b8749
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

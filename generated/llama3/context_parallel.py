@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5b9a9b185a048a55
-#   text hash     321537f59ea68756
+#   content hash  7d68f12b2390e801
+#   text hash     8103fdbc378793f8
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  acc9a47336e23da3
-#   text hash     e26bdf79b81139d7
+#   content hash  651a902dd8805862
+#   text hash     659a7c6890dbec43
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  36d6313183fdc587
-#   text hash     3e8e3b9bd03eb547
+#   content hash  b24e041bc273953e
+#   text hash     d0dfb99ba532a4e2
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2455cc6cf79b63a0
-#   text hash     c4f12193a5a58971
+#   content hash  41798fd26966395f
+#   text hash     44e55ffb7107cce8
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

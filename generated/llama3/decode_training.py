@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3314d0e952ffbe66
-#   text hash     cc9fdbe999a84cf7
+#   content hash  bdb410d68151cc40
+#   text hash     d0d6d966107eb542
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  19c3a7397c6d9dc8
-#   text hash     827f0c2c583de270
+#   content hash  a94a5a0c32bd8a60
+#   text hash     fd8cac82d5b3a3e3
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -74,7 +74,7 @@ Symbols
     kv_ready                  for each of these stages, the barrier for the arrival of keys and values
     kv_free                   for each, the barrier at which both workers report that they are done, and add_shares that
                               it knows the tile
-    k_tiles                   the keys of each worker
+    keys_of                   the keys of each worker
     v_held, v_shared          the two halves, of 64 columns, of a worker's values: v_held in registers, v_shared in
                               shared memory
     zeros                     the accumulator from which the products for scores and dP start
@@ -170,7 +170,7 @@ def values_product(v_tile, dout_tile, zeros):
 
 @gluon.jit
 def accumulate(
-    at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, terms, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    at, dk, dv, keys_of, v_tile, q_start, exchange, queries, terms, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Update dK and dV of a worker's keys with one tile of queries; compute its half of the program's share of dQ."""
@@ -181,7 +181,7 @@ def accumulate(
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(q_ready.index(stage), phase)
-    scoring = warpgroup_mma(k_tiles[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    scoring = warpgroup_mma(keys_of[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     mbarrier.wait(dout_ready.index(stage), phase)
     weighing = values_product(v_tile, dout_tile, zeros)
     score = warpgroup_mma_wait(1, [scoring])
@@ -215,7 +215,7 @@ def accumulate(
     share = gl.full([64, 64], 0.0, gl.float32, SHARE)
     for i in gl.static_range(BLOCK_N // 64):
         left = factors.index(turn * 2 + i).slice(AHEAD, 64, 0)
-        share = warpgroup_mma(left, k_tiles[i].slice(ASIDE, 64, 1), share, use_acc=i > 0, is_async=True)
+        share = warpgroup_mma(left, keys_of[i].slice(ASIDE, 64, 1), share, use_acc=i > 0, is_async=True)
     adding_dk = warpgroup_mma(gl.convert_layout(ds, FACTORS), q_tile, dk, is_async=True)
     share, dv = warpgroup_mma_wait(1, [share, adding_dv])
     shares.index(WORKER).store(by_threads(share))
@@ -228,7 +228,7 @@ def accumulate(
 
 @gluon.jit
 def pass_by(
-    at, k_tiles, exchange, queries, BLOCK_D: tl.constexpr, STAGES: tl.constexpr, WORKER: tl.constexpr
+    at, keys_of, exchange, queries, BLOCK_D: tl.constexpr, STAGES: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Compute a worker's half of the program's share of dQ if its own dS is zero: from the other worker's alone."""
     factors, factors_ready, shares, shares_ready, shares_read = exchange
@@ -245,7 +245,7 @@ def pass_by(
     mbarrier.wait(factors_ready.index(turn), at >> 1 & 1)
     ASIDE: gl.constexpr = WORKER % (BLOCK_D // 64) * 64
     share = gl.full([64, 64], 0.0, gl.float32, SHARE)
-    others, k_tile = factors.index(turn * 2 + 1 - WORKER), k_tiles[1 - WORKER].slice(ASIDE, 64, 1)
+    others, k_tile = factors.index(turn * 2 + 1 - WORKER), keys_of[1 - WORKER].slice(ASIDE, 64, 1)
     adding = warpgroup_mma(others, k_tile, share, use_acc=False, is_async=True)
     share = warpgroup_mma_wait(0, [adding])
     shares.index(WORKER).store(by_threads(share))
@@ -316,7 +316,7 @@ def work(
             # [64, BLOCK_D]
             dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
             dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
-            k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
+            keys_of = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = load_values(matrix(v_buffer, stage * WORKERS + WORKER), SCORES)
             if BLOCK_M == 64 and GROUP > 1:
@@ -336,18 +336,18 @@ def work(
                 if BLOCK_M == 64 and GROUP > 1:
                     for _ in tl.range(low, first):
                         at = pass_by(
-                            at, k_tiles, exchange, queries, BLOCK_D, STAGES, WORKER
+                            at, keys_of, exchange, queries, BLOCK_D, STAGES, WORKER
                         )  # fmt: skip
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M
                     at, dk, dv = accumulate(
-                        at, dk, dv, k_tiles, v_tile, q_start, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES,
+                        at, dk, dv, keys_of, v_tile, q_start, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES,
                         SCORES, OUT, WORKER
                     )  # fmt: skip
                 if BLOCK_M == 64 and GROUP > 1:
                     for _ in tl.range(last, high):
                         at = pass_by(
-                            at, k_tiles, exchange, queries, BLOCK_D, STAGES, WORKER
+                            at, keys_of, exchange, queries, BLOCK_D, STAGES, WORKER
                         )  # fmt: skip
             mbarrier.arrive(kv_free.index(stage), count=1)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d8204a5f35264936
-#   text hash     0e5c71355d68d440
+#   content hash  72605b10e4a8db47
+#   text hash     3218a265435f32ac
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

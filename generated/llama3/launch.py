@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3914d6e0a0644aef
-#   text hash     a6c36139627519da
+#   content hash  3406d9a719114d1d
+#   text hash     758d96b4f4e324d0
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  767d93958c456c66
-#   text hash     35644ab99a703f1a
+#   content hash  4721128fa4229674
+#   text hash     dd594625e10d330d
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

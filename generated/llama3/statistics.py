@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5c530e4fd5d4bac0
-#   text hash     f49d4615c562b7dc
+#   content hash  cfe706a53cd281be
+#   text hash     47edf3cecb151782
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d6a978ab1723bc26
-#   text hash     0cbca3737126179a
+#   content hash  229a18a80796cf7a
+#   text hash     f637e1603b8137db
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a6d3e8f9a1ba2ae8
-#   text hash     f7e48804139b4104
+#   content hash  a8092fdc4af7b8bb
+#   text hash     c5cba37e876bbf5f
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  62d7e5f0d8af54cb
-#   text hash     5552a8939458f19d
+#   content hash  d6b9309caebb473f
+#   text hash     c87155ea0fc0966a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

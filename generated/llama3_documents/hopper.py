@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  42da68b29845cc59
-#   text hash     4678cda794b503f7
+#   content hash  f52599ab90ad8fd9
+#   text hash     dad2bdf97dcc762f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e3cd66f161702a09
-#   text hash     996a5a5b18c9b730
+#   content hash  528481446b407f1b
+#   text hash     98a49f1266fb2af2
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

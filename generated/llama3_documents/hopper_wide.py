@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b798c7f28e8167d0
-#   text hash     6dd48d85b90b443a
+#   content hash  dd5a885f25cd7c5a
+#   text hash     61902a1f1de870fd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  04c13836aa4075be
-#   text hash     c761605df211d04f
+#   content hash  15ebf6ccaca89857
+#   text hash     c77c062ebd75b2d8
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 
@@ -120,7 +120,7 @@ Symbols
                             minimum and maximum of the values that masks read along each tile
     q_bounds_base, k_bounds_base
                             the bounds of the program's own tile
-    q_tiles, k_tiles        number of tiles of queries and of keys that have such bounds
+    q_tiles, k_tiles        number of tiles of queries and of keys
     x_least, x_most         minimum and maximum of x along a tile, as stored there
     others, some, every     tiles of the other side; for each, whether some of it is visible, and all of it
     key_ranges_ptr, query_ranges_ptr

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a78dad7478a9de2a
-#   text hash     c14178d0ae3c7ec5
+#   content hash  77a270c5d94ac013
+#   text hash     cf0e3a8bfb5582f0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5dd1ea4731e4346a
-#   text hash     f14dd47c3b469de5
+#   content hash  da06d88cd5ee173a
+#   text hash     5ddafbfb06d02cb3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

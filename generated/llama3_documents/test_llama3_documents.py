@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ed6e7e451b3eb6c5
-#   text hash     7b190104156dfeed
+#   content hash  3aa7a8afb58b21d0
+#   text hash     9d8b2e5cceb08f87
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

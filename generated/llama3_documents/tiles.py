@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  53eb85e7e8ae104c
-#   text hash     a9b04c5af9d79be9
+#   content hash  9ccc593c74de082b
+#   text hash     63159959115f463d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

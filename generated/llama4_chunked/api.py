@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8c1bbbe0f9c80497
-#   text hash     570441c573f88bd6
+#   content hash  3372172ebf9820d8
+#   text hash     22c400c4f8eac5bf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

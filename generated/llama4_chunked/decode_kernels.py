@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  af185a5e98f46338
-#   text hash     540d8dc24b382b6c
+#   content hash  a0ce465f1061d0bf
+#   text hash     fc651f2652af0593
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

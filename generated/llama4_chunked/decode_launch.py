@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  763690843bf02ae6
-#   text hash     604e5842fa6d0d45
+#   content hash  2dbcd717a3aa06f4
+#   text hash     2a40dcccb8523bee
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  54e5d5c845ac0fde
-#   text hash     02a9a094b3a1f2b3
+#   content hash  cabd348e13dee75c
+#   text hash     5aace3db76cdb773
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

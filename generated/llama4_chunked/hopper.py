@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a6d95172f4f71154
-#   text hash     17c98ee8310c4cc8
+#   content hash  394c6dcbc445be4a
+#   text hash     2af9260079fb4b17
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

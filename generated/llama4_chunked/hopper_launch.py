@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  936ec3bfbce70b22
-#   text hash     dcb484fd64194bd2
+#   content hash  9331a426d9bb2e9c
+#   text hash     4bd0320075e3872a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c63a164ca4aed1c0
-#   text hash     6cc1e1afa2e81111
+#   content hash  eef20019f42dd059
+#   text hash     9ed5742fcd9f395f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fd0f6562bc24bcdd
-#   text hash     a32d28889712e848
+#   content hash  91b617a918001327
+#   text hash     a5ceb6c93cb25d4d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  370ae003790c5f33
-#   text hash     1ea363f4adf3320e
+#   content hash  dc42761677a4223f
+#   text hash     6624a68830f18765
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3b8f5b85bd185a9a
-#   text hash     c4e205a2904cde18
+#   content hash  9fe3b5af3a911dd6
+#   text hash     7d4623b1b245f957
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

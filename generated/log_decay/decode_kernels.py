@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  78ace8b99bc19637
-#   text hash     eb98322c5465e985
+#   content hash  bd56fe8924514dee
+#   text hash     9b2611f5c5780ba6
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

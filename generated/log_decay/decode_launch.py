@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  87b769fdfc5da1f2
-#   text hash     5cc3da045ded5be7
+#   content hash  49a386c30d026239
+#   text hash     80ad5b4b5d13ee94
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

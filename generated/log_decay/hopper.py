@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7e32f64a458490d3
-#   text hash     ac43eaef67e9528a
+#   content hash  6946a4804ff0c1df
+#   text hash     612114efa9b28b12
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

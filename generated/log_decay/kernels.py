@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5bb1e37144de3517
-#   text hash     014a28e21745e21b
+#   content hash  297eac657dec9084
+#   text hash     fe88ef6ea82f8ae6
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c5278e777383f160
-#   text hash     2f9f7f6ae214ec49
+#   content hash  901138785796c8d1
+#   text hash     83cbe90a3dbf0def
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6d37566538c997ce
-#   text hash     9275bf8257660b38
+#   content hash  db4c3af621f95f4a
+#   text hash     ad6f0d729d9b9cbc
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

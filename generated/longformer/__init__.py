@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6ff8f57fdfc75e64
-#   text hash     6b7ab0843d98e4b1
+#   content hash  4101bb0233dfca72
+#   text hash     c392cbe4c959379c
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  dea1042766be5f6c
-#   text hash     191d0a3d566e294d
+#   content hash  2447a08659780dbf
+#   text hash     625c6eee365f2ba6
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

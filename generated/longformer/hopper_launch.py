@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  68911b1b9708a80f
-#   text hash     f9c3b9ae6e5fafc3
+#   content hash  3dba8a61b05b188a
+#   text hash     4da93c244257077e
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fa89b45cb6c2e736
-#   text hash     ed5d66913093b12e
+#   content hash  e18471e95254bef4
+#   text hash     f14ec3ae76e47db5
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f4ec486f25329506
-#   text hash     f33fe80381380f66
+#   content hash  ff11770758d577e5
+#   text hash     59de32332639a8eb
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

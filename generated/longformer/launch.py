@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0e3cc17a8a2c5800
-#   text hash     8173457474bd9c54
+#   content hash  5efc137bc1c5fc93
+#   text hash     c00941449eeb7d7f
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

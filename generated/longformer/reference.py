@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9642937baab4fd47
-#   text hash     ea411770db4521f5
+#   content hash  d3af3afe13275a28
+#   text hash     3e7d020bd49a932e
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

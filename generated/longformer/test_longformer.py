@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4641f0171f032bb6
-#   text hash     7365b2d2afd7865d
+#   content hash  f801e83d2bc59ac7
+#   text hash     2ff5348433c1d6e3
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

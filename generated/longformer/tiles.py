@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9bb6342ab8975c7a
-#   text hash     7754aeedda032ef0
+#   content hash  81e9fbb68388e571
+#   text hash     3696430c28ddd7b8
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  debf35ba5ad52fa7
-#   text hash     a0e37ec7d801fdfc
+#   content hash  463bf724efda6e2d
+#   text hash     2363f8a2b90afbdb
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

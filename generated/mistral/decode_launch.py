@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  54cb19ae8a05d7af
-#   text hash     f0eb86f7a0401bd9
+#   content hash  3ea16a472a314f3e
+#   text hash     3245404c2451ef03
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

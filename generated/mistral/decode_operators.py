@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  192eb21c70845ef4
-#   text hash     698a05e002931085
+#   content hash  844811c8746f7404
+#   text hash     99202b3ff5a81db5
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  897a7fb64d3856de
-#   text hash     f16756e27ced17a4
+#   content hash  f39a7bc50c0b30ae
+#   text hash     55b7f5dcd001aadb
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

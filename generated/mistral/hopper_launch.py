@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9974bce7deb3a8b9
-#   text hash     96b32af9e138c03a
+#   content hash  d2e4b667bc9051b8
+#   text hash     4ea83a332035e3e7
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0269c8982e6990db
-#   text hash     3351df87d9993ba1
+#   content hash  4b356d0cb4499c1c
+#   text hash     b36dc46eec473314
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

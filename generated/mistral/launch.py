@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3f285a6d69ad6190
-#   text hash     4063e907585a430c
+#   content hash  7ede194347acd7e8
+#   text hash     43598af2dcda07ef
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  baf54b6148c8376d
-#   text hash     637f473dbe3bc2f3
+#   content hash  0f47573aaf9ace5e
+#   text hash     fcf7bb090fbeaf20
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

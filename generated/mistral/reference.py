@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5ffd75ca6f74776f
-#   text hash     30481ad1172ae282
+#   content hash  8f48ba6772bbf46e
+#   text hash     f8e8b96eac56ef06
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

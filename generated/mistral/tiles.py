@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  736dfdbca253df0b
-#   text hash     7a250c9e9b018e88
+#   content hash  e6de76b91170269c
+#   text hash     d378c0cc67447773
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

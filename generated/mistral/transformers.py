@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  368569bd342f42d9
-#   text hash     90c78fb44dde0ffa
+#   content hash  4030b28fbdd5cd66
+#   text hash     efe742e48b87dd6f
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

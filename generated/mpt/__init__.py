@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7e32e70f141111ad
-#   text hash     59a61a345c45b2e5
+#   content hash  9f0204fe833655a5
+#   text hash     b86412cf11a87576
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

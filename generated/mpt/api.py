@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e11f7bf951146474
-#   text hash     6519a99c66f125ad
+#   content hash  b8b12d0bc05d1479
+#   text hash     86a6d90eab5c50dd
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

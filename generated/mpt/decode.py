@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  41817fe1be1662ba
-#   text hash     4342a1c9a6b4c618
+#   content hash  037fc6bc3574fb75
+#   text hash     8c438e5b9c28dc87
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

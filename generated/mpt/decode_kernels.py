@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  eb312cb2bc50e9b5
-#   text hash     b018655fbdbcac74
+#   content hash  7157252ce8a1ddca
+#   text hash     a336369afbcf6fba
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0db1f4dee1f99603
-#   text hash     0524bc006337d83e
+#   content hash  a505b823581a41ba
+#   text hash     4db822fc1dcb072b
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

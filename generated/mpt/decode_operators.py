@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  993c57ee503d8384
-#   text hash     3d602b0ef98b4384
+#   content hash  8664470142e7f07b
+#   text hash     bea1a8c33e15d721
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

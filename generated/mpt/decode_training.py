@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d756c2a9f38f1673
-#   text hash     30f29ff02a064040
+#   content hash  abd2f8d1eebf4f55
+#   text hash     c53adcee723fb722
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  907341b43c274b40
-#   text hash     db6825f45b7d30ab
+#   content hash  498dceb0a496a43d
+#   text hash     169cbe52ebb59feb
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  69756ae2f55e2acc
-#   text hash     23c1cd378659fd28
+#   content hash  a23d86984f13fdd7
+#   text hash     8cbf36bbf89c2389
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

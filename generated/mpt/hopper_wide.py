@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  237c769854705ff6
-#   text hash     460c7bf022844ae9
+#   content hash  15fac233d8188601
+#   text hash     915e79c112d7f27f
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  df5133da6bff6459
-#   text hash     b3b4d99891ae2297
+#   content hash  c2f8270c259444d1
+#   text hash     4c78e0af24564310
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  115cc8665616cc96
-#   text hash     ed901a272344423a
+#   content hash  36fe07a8cfd78ca4
+#   text hash     e829a2040e2bb9d1
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

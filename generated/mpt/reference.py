@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d6a61d5c8e379ef8
-#   text hash     4426c6cdaa0a00e8
+#   content hash  b830e867614072b5
+#   text hash     b50af199c36857ec
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

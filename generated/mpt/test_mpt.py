@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9d13776db5707638
-#   text hash     8d82b4b0a0be10b1
+#   content hash  d2f06f78ffb7bd1c
+#   text hash     06f9ae99980505c8
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

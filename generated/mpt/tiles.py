@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  be12e6ec34abc00d
-#   text hash     197041d5b9d612af
+#   content hash  4d54f36c40fe624a
+#   text hash     955ed33d0ca77eb7
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

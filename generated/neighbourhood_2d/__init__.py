@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  661fa59bad69b20c
-#   text hash     f678bdc3c66ecb03
+#   content hash  b31ec7201e11dcf8
+#   text hash     6e2daea7776b1b83
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  30fa2b43c142e80d
-#   text hash     4633083901f5f896
+#   content hash  ddf1e279c3cbeeaa
+#   text hash     22dc5fedfc08c00b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f29a5fafddfd5bd7
-#   text hash     ca9e27e4cf9b2081
+#   content hash  7f8321f7f1dc0b65
+#   text hash     bf0344f8235e3ff8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8b01302bb7184e3a
-#   text hash     9d4e645f2b0692cf
+#   content hash  20bff0690d30491f
+#   text hash     32fc44f64a53339e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

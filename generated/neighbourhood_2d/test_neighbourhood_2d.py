@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  706178c2923d9c64
-#   text hash     07d8c2c2dda9f910
+#   content hash  ab03ee669b5746a0
+#   text hash     afb18f562eda07c2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

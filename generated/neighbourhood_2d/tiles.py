@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  63c5d944d74a7daf
-#   text hash     bf061e5df1752892
+#   content hash  36c91a8151df1e43
+#   text hash     bcca10d3f994709d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  05e604bc8af0ceda
-#   text hash     064782082bc5e989
+#   content hash  4059b9eb0d1ce281
+#   text hash     5ce6e0f865b9ca58
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e2ed37903ea0bfd8
-#   text hash     d9e490a311521992
+#   content hash  bdcfdaada52c3244
+#   text hash     cb786faac279dcca
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b262269dfb05a943
-#   text hash     4384a9bf12a48afb
+#   content hash  dd5fd1c6ffc8eaf4
+#   text hash     7dae4c9d1a5d8d27
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8cd096bb82900481
-#   text hash     8c86c8144baf5ad0
+#   content hash  568e790a7dcb5d11
+#   text hash     7437a8595e59e79e
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  425ad4969a99fec1
-#   text hash     f129041d4329caa0
+#   content hash  04860c30e62880aa
+#   text hash     35b66633f08db218
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b8bbbec62532b3a2
-#   text hash     32939d573ef118e4
+#   content hash  c3336d004a5183cd
+#   text hash     afcede12711a50b3
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1713891e1a4e369b
-#   text hash     1b6c44be1687169d
+#   content hash  ea9ba3f1dcefab06
+#   text hash     6cfefbc8eb3c49fd
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

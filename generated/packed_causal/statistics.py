@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  476a4d50b28aa135
-#   text hash     2b72b2c769459c51
+#   content hash  7e81aa8f267e522b
+#   text hash     2956b66f14313945
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  90e3f02ad8eff2d4
-#   text hash     172cd7dc20f96774
+#   content hash  ed8f2dcccadc0463
+#   text hash     473a2c101525c406
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  732d82d0e341b7bd
-#   text hash     9c732d745c34d04e
+#   content hash  04b9b58590f1e4be
+#   text hash     705e9c5a80c7167d
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

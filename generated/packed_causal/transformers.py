@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d86c51069cdfe14
-#   text hash     6c7f92edc936a7c2
+#   content hash  17160324c4d4e07b
+#   text hash     a210ffa6764046d9
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3ed7f95095bb039c
-#   text hash     d365901560b1a18d
+#   content hash  a6fa00424410327b
+#   text hash     1c6f5a59eac3edcd
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

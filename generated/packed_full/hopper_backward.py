@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b3b0c5a1247b5188
-#   text hash     80f9e4476997f46e
+#   content hash  4f362c6ca7b67100
+#   text hash     674f694ac096c32c
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -78,7 +78,7 @@ Symbols
     kv_ready                  for each of these stages, the barrier for the arrival of keys and values
     kv_free                   for each, the barrier at which both workers report that they are done, and add_shares that
                               it knows the tile
-    k_tiles                   the keys of each worker
+    keys_of                   the keys of each worker
     v_held, v_shared          the two halves, of 64 columns, of a worker's values: v_held in registers, v_shared in
                               shared memory
     zeros                     the accumulator from which the products for scores and dP start
@@ -177,7 +177,7 @@ def values_product(v_tile, dout_tile, zeros):
 
 @gluon.jit
 def accumulate(
-    at, dk, dv, k_tiles, v_tile, exchange, queries, terms, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    at, dk, dv, keys_of, v_tile, exchange, queries, terms, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WORKER: tl.constexpr,
     mixed
 ):  # fmt: skip
@@ -191,7 +191,7 @@ def accumulate(
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(q_ready.index(stage), phase)
-    scoring = warpgroup_mma(k_tiles[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    scoring = warpgroup_mma(keys_of[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     mbarrier.wait(dout_ready.index(stage), phase)
     weighing = values_product(v_tile, dout_tile, zeros)
     score = warpgroup_mma_wait(1, [scoring])
@@ -221,7 +221,7 @@ def accumulate(
     share = gl.full([64, 64], 0.0, gl.float32, SHARE)
     for i in gl.static_range(BLOCK_N // 64):
         left = factors.index(turn * 2 + i).slice(AHEAD, 64, 0)
-        share = warpgroup_mma(left, k_tiles[i].slice(ASIDE, 64, 1), share, use_acc=i > 0, is_async=True)
+        share = warpgroup_mma(left, keys_of[i].slice(ASIDE, 64, 1), share, use_acc=i > 0, is_async=True)
     adding_dk = warpgroup_mma(gl.convert_layout(ds, FACTORS), q_tile, dk, is_async=True)
     share, dv = warpgroup_mma_wait(1, [share, adding_dv])
     shares.index(WORKER).store(by_threads(share))
@@ -280,7 +280,7 @@ def work(
             # [64, BLOCK_D]
             dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
             dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
-            k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
+            keys_of = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = load_values(matrix(v_buffer, stage * WORKERS + WORKER), SCORES)
             first, _, _, last = query_tiles(q_len, BLOCK_M)
@@ -289,13 +289,13 @@ def work(
                 if k_start + BLOCK_N <= k_len:
                     for _ in tl.range(first, last):
                         at, dk, dv = accumulate(
-                            at, dk, dv, k_tiles, v_tile, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES, SCORES, OUT,
+                            at, dk, dv, keys_of, v_tile, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES, SCORES, OUT,
                             WORKER, mixed=False
                         )  # fmt: skip
                 else:
                     for _ in tl.range(first, last):
                         at, dk, dv = accumulate(
-                            at, dk, dv, k_tiles, v_tile, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES, SCORES, OUT,
+                            at, dk, dv, keys_of, v_tile, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES, SCORES, OUT,
                             WORKER, mixed=True
                         )  # fmt: skip
             mbarrier.arrive(kv_free.index(stage), count=1)

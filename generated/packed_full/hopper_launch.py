@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  de511d5f15ef830e
-#   text hash     ab5e5e807c56386e
+#   content hash  74bf1cbba0dd2611
+#   text hash     491cf2733988af3e
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

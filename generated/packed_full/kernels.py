@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  eaddd54a75a9811e
-#   text hash     330aa1c65bb07726
+#   content hash  eecaabf8cfb27081
+#   text hash     bcebd584278e928e
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b1c6bc3e3337cad6
-#   text hash     8ff10da7c640bb08
+#   content hash  2628b16d7c82a080
+#   text hash     49bbb8ff7ec68973
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c0208a5e18276f97
-#   text hash     56f3c3a8eb70aa67
+#   content hash  08dc6e22d5abaaa4
+#   text hash     3946a5556e9c98ee
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  01b19cefed70b03e
-#   text hash     24eec9a6c405d1b0
+#   content hash  a2cd80d0c9796087
+#   text hash     2d827a1f05613a7d
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

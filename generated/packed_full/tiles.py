@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8cb0a1cbd64b90c2
-#   text hash     f926236098185864
+#   content hash  75504fe1b348592e
+#   text hash     5f4526dd1c09042f
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e6bede63b564a4f5
-#   text hash     75745e6b941e0073
+#   content hash  a5634ef6ac7777ed
+#   text hash     832db70cc37d54c6
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

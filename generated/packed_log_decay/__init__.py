@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  26d0bb24c0b85b96
-#   text hash     d0bbcd024024ab5b
+#   content hash  faba740f9b4c56ce
+#   text hash     8069db4064c28f31
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9329d3bc259bdcda
-#   text hash     8bd8cb27f7723a84
+#   content hash  82405ae5e41a9172
+#   text hash     1938e8788ed92b7a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -83,7 +83,7 @@ Symbols
     kv_ready                  for each of these stages, the barrier for the arrival of keys and values
     kv_free                   for each, the barrier at which both workers report that they are done, and add_shares that
                               it knows the tile
-    k_tiles                   the keys of each worker
+    keys_of                   the keys of each worker
     zeros                     the accumulator from which the products for scores and dP start
     free                      for each stage of the buffers, the barrier at which workers report that they are done
     factors                   dS as workers exchange it, [BLOCK_M, 64] per stage and worker
@@ -198,7 +198,7 @@ def sum_up(
 
 @gluon.jit
 def accumulate(
-    at, dk, dv, key_sums, k_tiles, v_tile, q_start, exchange, queries, terms, BLOCK_M: tl.constexpr,
+    at, dk, dv, key_sums, keys_of, v_tile, q_start, exchange, queries, terms, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr,
     WORKER: tl.constexpr
 ):  # fmt: skip
@@ -213,7 +213,7 @@ def accumulate(
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(q_ready.index(stage), phase)
-    scoring = warpgroup_mma(k_tiles[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    scoring = warpgroup_mma(keys_of[WORKER], q_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     mbarrier.wait(dout_ready.index(stage), phase)
     weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     score = warpgroup_mma_wait(1, [scoring])
@@ -247,7 +247,7 @@ def accumulate(
     share = gl.full([64, 64], 0.0, gl.float32, SHARE)
     for i in gl.static_range(BLOCK_N // 64):
         left = factors.index(turn * 2 + i).slice(AHEAD, 64, 0)
-        share = warpgroup_mma(left, k_tiles[i].slice(ASIDE, 64, 1), share, use_acc=i > 0, is_async=True)
+        share = warpgroup_mma(left, keys_of[i].slice(ASIDE, 64, 1), share, use_acc=i > 0, is_async=True)
     adding_dk = warpgroup_mma(gl.convert_layout(ds, FACTORS), q_tile, dk, is_async=True)
     share, dv = warpgroup_mma_wait(1, [share, adding_dv])
     shares.index(WORKER).store(by_threads(share))
@@ -326,7 +326,7 @@ def work(
             # [64, BLOCK_D]
             dk = gl.full([64, BLOCK_D], 0.0, gl.float32, OUT)
             dv = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
-            k_tiles = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
+            keys_of = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
@@ -372,7 +372,7 @@ def work(
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M
                     at, dk, dv, key_sums = accumulate(
-                        at, dk, dv, key_sums, k_tiles, v_tile, q_start, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D,
+                        at, dk, dv, key_sums, keys_of, v_tile, q_start, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D,
                         STAGES, SCORES, OUT, WORKER
                     )  # fmt: skip
                 if in_log_decay_k_sum_ptr is not None:

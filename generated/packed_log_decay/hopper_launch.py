@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d205f54087959493
-#   text hash     e7e38a89ac2a1f9e
+#   content hash  812960ddd4b9f11f
+#   text hash     7e1d88f1138f6dfa
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

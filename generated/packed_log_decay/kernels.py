@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0021e3843251a0cc
-#   text hash     248099dac0de1de0
+#   content hash  2d648f35c422c10a
+#   text hash     5dde5e044350910c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

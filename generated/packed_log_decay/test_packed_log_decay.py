@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5322f1dc4dadd6f5
-#   text hash     ef9ab29f35ae8998
+#   content hash  98883adcc7ec0276
+#   text hash     9739767ecd6c0e6a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c7cbbb6946b2bac0
-#   text hash     91f9efbb29ea6a1e
+#   content hash  b2bf287b774c743a
+#   text hash     f5fd8f192d2d4ed0
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  783565fc207d28d1
-#   text hash     4deebfd33f447d75
+#   content hash  e8dbdfc02653a95c
+#   text hash     c2ce443b1b0ec14d
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ed96f1ca41edebb8
-#   text hash     65c107bd72f9a585
+#   content hash  ef3bc937ea9fb625
+#   text hash     22c90434f4fb43e2
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  113620f2ec229f84
-#   text hash     799672c5d24f6964
+#   content hash  d91cf8416b718586
+#   text hash     8b190f19e07bc768
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

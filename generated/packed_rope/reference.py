@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e4ff0aaab82e2328
-#   text hash     4b4b411fa3715782
+#   content hash  bfe8fda756bcbb83
+#   text hash     d3d1aa0d4a594b79
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fb59a17c900d1220
-#   text hash     4aba519cf3cc18d2
+#   content hash  15843f4c1d4d3513
+#   text hash     0760946dc52f858a
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

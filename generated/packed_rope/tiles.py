@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  52002646c9722615
-#   text hash     12f464d0d5b9d665
+#   content hash  a28c7399c08ceea1
+#   text hash     008acdacad5e7c2e
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2e58aeb657538f0d
-#   text hash     b5c3512e2495c587
+#   content hash  6e848e53ccf45622
+#   text hash     2ec7175b3a424924
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

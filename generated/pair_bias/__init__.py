@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  933d6303111d2bd1
-#   text hash     17a0df24a3c5c6c7
+#   content hash  282d4bb772e24210
+#   text hash     bae3d11da96d4333
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

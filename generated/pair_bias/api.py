@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e3c5e91283b75ff8
-#   text hash     43e7e14d87b9c688
+#   content hash  ea2e19d939be8b33
+#   text hash     89996a77948e68d0
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dab8a3434454a114
-#   text hash     2e35b69e2bd0e2e7
+#   content hash  2f889e16b56acccb
+#   text hash     e7ed5ed74a113431
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a2ac424426b3a7b5
-#   text hash     760e252bf5d9fdfb
+#   content hash  2206e60fccb9b713
+#   text hash     1f4a0f1dad83f1c0
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

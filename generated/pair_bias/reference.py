@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8bf845344a950a97
-#   text hash     41b4f0648560eb40
+#   content hash  6d00935f37bac8db
+#   text hash     fca9552d4b8ae686
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

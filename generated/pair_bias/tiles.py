@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fa70dc095168913e
-#   text hash     193d05e3a77f4697
+#   content hash  fcaf0f665c1a9602
+#   text hash     431876aebed6040b
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  26dce3c85bae2f3d
-#   text hash     b658b94e511fec23
+#   content hash  00eaa9fb8e20e99d
+#   text hash     3c8d747750bbd751
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8cac8265353a8251
-#   text hash     90fca017b4f5b5a3
+#   content hash  71ab62077d6a3fe8
+#   text hash     c879f061820a3a94
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

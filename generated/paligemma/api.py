@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7cad20b923fb2e8e
-#   text hash     6d813c445f43dec0
+#   content hash  eb07f000588f6c9d
+#   text hash     9114eadf83a81592
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

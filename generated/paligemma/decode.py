@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1dc68f3ac33e4380
-#   text hash     235517106e8cf2ce
+#   content hash  85427f249221ec3e
+#   text hash     d5843068f252b29a
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

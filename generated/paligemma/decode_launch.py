@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bf962e667d228fb3
-#   text hash     e22e8659a8eeb44e
+#   content hash  0adc036a2011bbba
+#   text hash     dc5388b7dd722266
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3324c8b1dbbdf9dc
-#   text hash     7d7a067d8db3a503
+#   content hash  846657497844a991
+#   text hash     08718db6e82fcc51
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f6a44d858bb3537b
-#   text hash     8b48d6f630b54214
+#   content hash  e3b3caa7af39db89
+#   text hash     9ba943dbdd164e83
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

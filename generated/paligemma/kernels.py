@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d0962b374e4513db
-#   text hash     a2d7d2feea241e7c
+#   content hash  8f96046b1962b122
+#   text hash     f2f43949710be0b2
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1f7646ea3ae71719
-#   text hash     bb852baa1faaf882
+#   content hash  1e5edda0b7eb2f01
+#   text hash     9db53f4ae0ff2f20
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

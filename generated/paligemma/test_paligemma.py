@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  05698ea82a2525e2
-#   text hash     6281f746a062dcff
+#   content hash  9e34d336709c99db
+#   text hash     9bfcdceaa43688ed
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

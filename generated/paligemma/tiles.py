@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  458ea560c359e43c
-#   text hash     8b230db75a53eff8
+#   content hash  f84a8c731306f037
+#   text hash     588f1ae4cf589a00
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5c9b39ac4aaf8eb7
-#   text hash     03cf9e1d8b73eba6
+#   content hash  488be9aecd60ea87
+#   text hash     ad13de2af5a5b250
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

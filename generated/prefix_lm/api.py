@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  03a30153d049c09e
-#   text hash     023844746a1beccf
+#   content hash  6427855f656555f8
+#   text hash     62a2acb81f135bb2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  72dff69a90efbfef
-#   text hash     8d21c7feff4d5a6a
+#   content hash  cae686e378968ef0
+#   text hash     27fa8e993c89944f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

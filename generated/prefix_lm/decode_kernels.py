@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c68ec277d7a16ce0
-#   text hash     9706a63491fe3344
+#   content hash  1ece0a17cfad2260
+#   text hash     3b262ab39a9a36cf
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2ca7d675639be0fc
-#   text hash     4bc1e6cd964c5c0b
+#   content hash  acde80775e45cab8
+#   text hash     1143b9030926ae2f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

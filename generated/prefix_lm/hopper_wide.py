@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  167909578472780b
-#   text hash     b7c3ed8af66bb7c1
+#   content hash  2758a3c13d478aa2
+#   text hash     cfc1949d896fd2f3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

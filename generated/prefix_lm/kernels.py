@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fe624228c2f1b8d1
-#   text hash     fa8b4043a2a79348
+#   content hash  763605684593036c
+#   text hash     b36440ee35c4c57f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7dde2f3b28b2ccb7
-#   text hash     024da548ee0c7515
+#   content hash  a83dda4dbbcf82c7
+#   text hash     07877e4524a41c1b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f0a1b60948f316b9
-#   text hash     945f41bcf58946e0
+#   content hash  acd32645e8a9b63b
+#   text hash     735282d53cf55297
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

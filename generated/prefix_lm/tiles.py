@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  336be69b86cca6c9
-#   text hash     8e1b2873c0459323
+#   content hash  980dc30150c94e27
+#   text hash     653de59ef6cee407
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

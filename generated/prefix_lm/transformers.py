@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11a04dc6ac6d90ed
-#   text hash     177a8c255e752b33
+#   content hash  ea6280f9e72c3a22
+#   text hash     d6010b79e28aa3c7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  960dff219c2e6a67
-#   text hash     ac420fcb38bedfa5
+#   content hash  84fc3f2191f8662f
+#   text hash     6dc9879ea201bdf7
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8afcd2cdb54e260a
-#   text hash     c334eb613e22a537
+#   content hash  ef0161e16b218ac1
+#   text hash     42db554ce6eec8f9
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

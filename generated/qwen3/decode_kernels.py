@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dab194a06fcfe764
-#   text hash     12261ffbd565c7a6
+#   content hash  7fbae3915150929b
+#   text hash     310119e919a30210
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

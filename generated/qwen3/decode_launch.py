@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  92e94ff74851550d
-#   text hash     fe2ece026ee64be0
+#   content hash  1205050a9fbd3a1d
+#   text hash     8b8c841a77643a9a
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f98ebf079407d175
-#   text hash     43fc887d7328a7de
+#   content hash  321e48e9f0e1f9a6
+#   text hash     ed60503a34fb487c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6d06268bb781f70a
-#   text hash     e0b70dd88613fe55
+#   content hash  b0c740b5889eee53
+#   text hash     4ebccab03d430c24
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

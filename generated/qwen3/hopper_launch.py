@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  29b6468369d80cd4
-#   text hash     ec74c13a870ac691
+#   content hash  a4aef12e5c7fe23c
+#   text hash     6fcce49ef86104d3
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b751945d39f4aa92
-#   text hash     8be968c3a51e4e7a
+#   content hash  217fc35991ac57c2
+#   text hash     6a413a508b4e5b4f
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0c0fa98535fc78a5
-#   text hash     152aca2b594f068d
+#   content hash  7e9cc9db0660b64d
+#   text hash     29e3377133974df0
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c2e081ca26c51314
-#   text hash     6aacbd5933b5f59f
+#   content hash  87c36ea25a3d0930
+#   text hash     a63e8066ac4a8abe
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0b3fd0deffe9ee30
-#   text hash     d9c64fec868eb007
+#   content hash  8e6ccb4b7e19750e
+#   text hash     718e2d062840c29c
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0ee654f0488d8ff4
-#   text hash     c82731df7113e2de
+#   content hash  2d7b2f8b998af2d0
+#   text hash     2c7dfaaf73e8a385
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

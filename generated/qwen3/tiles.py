@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c5bd75dbce01501c
-#   text hash     27eb9d91d167a479
+#   content hash  d9d7b8e89e2802f6
+#   text hash     da0c86d372adcf52
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

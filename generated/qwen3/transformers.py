@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8f043f4909f09c3d
-#   text hash     1655376d7ddaa9f3
+#   content hash  607403d1b44b13bc
+#   text hash     6e3d7b5ceadf8af7
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ee16416f74ce0a2d
-#   text hash     88348e1c3b95ef61
+#   content hash  486d909f11ae152b
+#   text hash     811c76c5302c6bc9
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

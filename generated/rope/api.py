@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  131403349cafed08
-#   text hash     d6a425a6755a300c
+#   content hash  a5d2431236970685
+#   text hash     862add4e71ad85d1
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  15b3c30322da2eca
-#   text hash     70bd429cc72e160b
+#   content hash  e8045b596ca59529
+#   text hash     b34073d553a5fb6e
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

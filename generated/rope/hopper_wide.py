@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f7def558c51de538
-#   text hash     7f796b3c8c3326fe
+#   content hash  f7826d87bc8ed05c
+#   text hash     380d399e6e372a75
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

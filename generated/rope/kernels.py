@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1d7665a3468f9f6f
-#   text hash     05aa93985f0b5761
+#   content hash  4682858e0c068d91
+#   text hash     e190872bcc629d9e
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5b0515e9887edb46
-#   text hash     5d60e695601859f6
+#   content hash  871f2a2cf117e146
+#   text hash     938b0df5fb58ffec
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

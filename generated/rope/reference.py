@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1a08e47c2c480491
-#   text hash     33590549c67845b3
+#   content hash  13d5c9162db915d1
+#   text hash     a599e4fae61ef220
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

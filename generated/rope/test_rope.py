@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  92a1e79ab395aa4e
-#   text hash     396cbabb68af059e
+#   content hash  7e7bd74535f1243e
+#   text hash     b4be3d6216dc9d8e
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

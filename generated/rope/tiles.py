@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  91b9042df1aaa3a7
-#   text hash     6db29794bb32d3c9
+#   content hash  762be91317c7850f
+#   text hash     5ac8eb4168816572
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ce32a224561d9bd9
-#   text hash     2d7a78e858ed436b
+#   content hash  8325aa664a33a7d2
+#   text hash     b09883b08fdb1e1b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  80de5ae00f9aedf8
-#   text hash     f12c68f710bf20cd
+#   content hash  55617af3583a9d63
+#   text hash     6d7aff82f5a639d8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

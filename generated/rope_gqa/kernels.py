@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0b88dbc1e98be989
-#   text hash     f384c75d2914add1
+#   content hash  7321e108096bbb58
+#   text hash     900d832276f3844d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

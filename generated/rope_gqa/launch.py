@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  727fd29be6ebf801
-#   text hash     f39a0263f6fca6e5
+#   content hash  4803e2879baf499f
+#   text hash     5f60203d2e29bb97
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2cf0e5284e3df3ac
-#   text hash     b04e3fc48945d7c0
+#   content hash  253685cd65190b2c
+#   text hash     a8162fba75dd899e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

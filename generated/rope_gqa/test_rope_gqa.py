@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  36c4b9a9d9261b79
-#   text hash     2df1c13699f43cb7
+#   content hash  f91453430f8923b0
+#   text hash     0971094a3f5c4669
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

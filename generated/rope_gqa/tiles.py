@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  baba7b49162debca
-#   text hash     670405994e5c7786
+#   content hash  eee20c76e9d158ff
+#   text hash     a7096fa1052543da
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

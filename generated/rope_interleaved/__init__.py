@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c5ef1f489b51e3e7
-#   text hash     be8c7afab9860305
+#   content hash  b1d538e096cbbb74
+#   text hash     fbc1457d9b7d5240
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0b7ae1824324dc15
-#   text hash     3468c6fd4a5ef730
+#   content hash  e5cc43fac4ad4e5f
+#   text hash     a2dbc8ebcd54ae42
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

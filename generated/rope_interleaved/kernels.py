@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c9ec1bc370e387ff
-#   text hash     9a83245422b9f3c8
+#   content hash  d32b9cdccf144871
+#   text hash     50671720e2f28f1e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

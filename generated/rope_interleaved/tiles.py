@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2b1fe33fa88ff301
-#   text hash     02645e3e4e5de2c0
+#   content hash  793d1cb9056fb85d
+#   text hash     a4679abd03fb76e0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

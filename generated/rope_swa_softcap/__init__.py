@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5d3572d7a9d9a786
-#   text hash     74f3bf527e99b90d
+#   content hash  8c7ee7b21b0772d1
+#   text hash     e911d9f26cd3852e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

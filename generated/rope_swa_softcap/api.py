@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0448fb346cee67de
-#   text hash     a939290a220e1fbd
+#   content hash  3d30e644c9e8d994
+#   text hash     a4b227e6f9080636
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

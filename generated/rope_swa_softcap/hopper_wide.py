@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ca9d0445e0be06f4
-#   text hash     a413235c83707e09
+#   content hash  bcdcd4a8d1c2341e
+#   text hash     6bfd4615fdfedee0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

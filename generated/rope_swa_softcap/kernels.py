@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5b81935ab8da0a98
-#   text hash     232eeaa87b23c041
+#   content hash  dedeba792316346c
+#   text hash     db4cc8da090b9d00
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  db741f784b456b38
-#   text hash     39a91531074e7ed5
+#   content hash  d89dd62cd7ceee34
+#   text hash     7c13ec2ee1d3e492
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

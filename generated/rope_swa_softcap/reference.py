@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0dfcb94296eb4737
-#   text hash     cc089d6f6a67d188
+#   content hash  4b1cb3b0f0852ae0
+#   text hash     ff6423bec57574e9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2c839d77418939ed
-#   text hash     96d6ee51982fd0b5
+#   content hash  19ed5d4b69cb4de4
+#   text hash     09dd3d325350d721
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b1f489aa716b93fb
-#   text hash     a8c72a28b1dec278
+#   content hash  1ce21f75d66395a9
+#   text hash     c10ffc7f79212b6f
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a470e2a7453fc2fd
-#   text hash     c4480479c4346ada
+#   content hash  715e3175fbba0a77
+#   text hash     f20f34e701ac168e
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9ac868a1a8b62a91
-#   text hash     d832704cbc92f43f
+#   content hash  61c1cbd06b5f755e
+#   text hash     897af508b317accc
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

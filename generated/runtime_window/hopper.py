@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  03824198735bc4ab
-#   text hash     4c7a345a2d016941
+#   content hash  5e4758c6aed134ca
+#   text hash     c559d7571915fa24
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

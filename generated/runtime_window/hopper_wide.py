@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  afe498764078c72f
-#   text hash     bf36d62ee74b85a6
+#   content hash  f81c549bde7e289e
+#   text hash     bd5825b0097a4251
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

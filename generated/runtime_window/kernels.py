@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2cc8e67e1a0fe6e4
-#   text hash     34242a30fd9a8426
+#   content hash  f3a8a7c7dcfbac64
+#   text hash     7c2ae067e5a1f74f
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  310b67a319fb64ba
-#   text hash     bb5de255c098c542
+#   content hash  a6b53891a69b3c80
+#   text hash     f1a40488105308a9
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

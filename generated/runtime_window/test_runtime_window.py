@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fb065a59a2943e5e
-#   text hash     42c972ad94ae07f0
+#   content hash  d48aa861974b9efc
+#   text hash     ff74eaff637beedc
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

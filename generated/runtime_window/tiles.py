@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f4fa902bde77832f
-#   text hash     2bdbff6da7a318fe
+#   content hash  786983cddcc34d35
+#   text hash     0567e817ac2e0186
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  81dfc0adb3af1863
-#   text hash     24d213f13f114bbf
+#   content hash  ad5fa4b9122f3ccd
+#   text hash     037c654cfee74d7d
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

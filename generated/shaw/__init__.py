@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  65872b51364bc232
-#   text hash     d799f150ccd7dc04
+#   content hash  53a79daeba1e0719
+#   text hash     cdbc77908f6243d4
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

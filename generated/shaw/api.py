@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d3f60e7c02c573f0
-#   text hash     9e80c82f95bdfe5f
+#   content hash  aa772924a205d7a9
+#   text hash     8fffc637ff1b02df
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  eee0f2442c6df28f
-#   text hash     a7bd5f7a14c65d86
+#   content hash  1f60564cd633f0c7
+#   text hash     3fbe56af51fae63f
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

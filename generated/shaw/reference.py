@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1de13c1ccee03fdf
-#   text hash     448a3fb62e5d145a
+#   content hash  33fbb35e4a8de726
+#   text hash     190d182f741b03ba
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0640a1622cf46c2e
-#   text hash     aec68912ccc9fb00
+#   content hash  eb8bce91108f26fa
+#   text hash     7074b40650bdabde
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

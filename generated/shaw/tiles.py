@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e1484e8403744309
-#   text hash     7f5d724613218cfd
+#   content hash  37472d585d1726bd
+#   text hash     1d8ca46c7f8e8f63
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

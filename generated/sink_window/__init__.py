@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c67ba2027ec34ef6
-#   text hash     9f54a010487b9338
+#   content hash  951a33f8b29f7b41
+#   text hash     c4cc15d825b1d901
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

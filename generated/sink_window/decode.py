@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  69379e4560c8fd53
-#   text hash     777df766be3f04f2
+#   content hash  3a2f333cf7f77ab5
+#   text hash     1e7c61e538d37d96
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

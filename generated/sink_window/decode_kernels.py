@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0c2d361ee0d66e03
-#   text hash     0d44f767e590a229
+#   content hash  3cd275864d1c786f
+#   text hash     5fda9e958025bc20
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8f98ab036cec2332
-#   text hash     fd6369219defd04e
+#   content hash  c4858809fae12301
+#   text hash     95149e8e9ffa14a5
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7fb8556039f15c15
-#   text hash     db686c53f1339ade
+#   content hash  a1b5e9d91243ac2a
+#   text hash     95d072a0c78c10e7
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4da87eee4fc5adf6
-#   text hash     1510f0fce4ecbcb1
+#   content hash  8abe3ae7ea7eaff1
+#   text hash     a431f4d448739f7f
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f2ff152c111123a0
-#   text hash     4020789bdcd29423
+#   content hash  c4a3eb61a77539cc
+#   text hash     b0e23a697c2987ab
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1d5c0a7e4376592a
-#   text hash     e08ccdf0207c506c
+#   content hash  8360b205eae9a641
+#   text hash     8262e8b6fd26ff2f
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

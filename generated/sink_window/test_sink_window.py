@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c6ae4296156d22f6
-#   text hash     7083d32b058eef32
+#   content hash  7bdece7b3786cb8d
+#   text hash     54093707581b7f55
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

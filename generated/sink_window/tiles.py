@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f09f5660c14c8330
-#   text hash     d3e9b935c935e2b7
+#   content hash  50e45094df3add2b
+#   text hash     7faca7610de24439
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

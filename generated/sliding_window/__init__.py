@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3c9369a5297d9abb
-#   text hash     9425af7098005272
+#   content hash  7e343a59757e8982
+#   text hash     2023892998c28552
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3e8a501345b05512
-#   text hash     da1b99a2fc2d9fb5
+#   content hash  e3c355fda8aeca3b
+#   text hash     62224bdaab5809d1
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eb4d86322fde2ddc
-#   text hash     9eeef39406048617
+#   content hash  968059a0806c7dfe
+#   text hash     d2dd47824abf9f66
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  781bd8ea511c1424
-#   text hash     8ff597c76564f3d1
+#   content hash  8385a4e8b942dc15
+#   text hash     9c0f64764c4b14d2
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6eae50f6d8db4596
-#   text hash     28226b40e60cc477
+#   content hash  a80d7f9242fe4c0d
+#   text hash     984beeb6df23c16c
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

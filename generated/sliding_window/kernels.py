@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bb0e02a2b88ad8b9
-#   text hash     077ab52b328ef423
+#   content hash  8ee9a31fc1938b99
+#   text hash     8bccbd85eab2514a
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

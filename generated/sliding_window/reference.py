@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c79ff3e817bd1c45
-#   text hash     1d4e161cdc7242d4
+#   content hash  bad67afd9dc02d05
+#   text hash     7751a1c09f209a84
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cd55de1888b6c886
-#   text hash     4b7eac37d75d5641
+#   content hash  b5fcabf355f354a5
+#   text hash     2acd5a9b7b2e1da9
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

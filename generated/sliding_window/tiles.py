@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6b40344576c8b9e5
-#   text hash     50607404883bb8e1
+#   content hash  3ec1aef4d3e88521
+#   text hash     7a13f36780c1a8fc
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  66ba84c54319de67
-#   text hash     d60ceff817dc9f6a
+#   content hash  0563738ac8657661
+#   text hash     dae1e2de0bd7b815
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2bb1522c4af5fb8f
-#   text hash     7bd02b57bb686a62
+#   content hash  0a3282ad663c183c
+#   text hash     9a665cecc74ff0b7
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

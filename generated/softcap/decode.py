@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7b4b8bd6a2659b6f
-#   text hash     7b7fd20e4a448646
+#   content hash  1c8af86d7fea7ccf
+#   text hash     34b0d9a7129c2dcf
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

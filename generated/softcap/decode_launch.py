@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c26c5c65ddb482b5
-#   text hash     b1af8cbd4bf1d5a5
+#   content hash  54279f722f9683e2
+#   text hash     a90117bb8726c966
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7610a79e249f3238
-#   text hash     b8c489a7854b17f6
+#   content hash  d4a7029e2fe3266a
+#   text hash     1e285440077b4d81
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

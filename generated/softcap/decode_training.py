@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  28f64e7bb8cad966
-#   text hash     2fa7ec21cd0b35b6
+#   content hash  f9acd53c211c4df9
+#   text hash     d3cc7a93fd755fd0
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  de030bc5ea5205ee
-#   text hash     40830c31250d3bb3
+#   content hash  84534f7275f31762
+#   text hash     a8c4d24e07d1150c
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

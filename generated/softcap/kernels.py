@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  89ca03b4068305c7
-#   text hash     570e06c49ec74b02
+#   content hash  266c446053633e92
+#   text hash     23adc38d61596123
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

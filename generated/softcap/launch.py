@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2d18ab67511d5547
-#   text hash     4426d72ddc164da4
+#   content hash  8d16c20e73b7a6ed
+#   text hash     b525a052d90868e9
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

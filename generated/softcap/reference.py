@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  37391942d67f772c
-#   text hash     8f93bda22abfd0d5
+#   content hash  51201a09d4389e6f
+#   text hash     c7af5159b7c02358
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5faf1a1ab2c020f2
-#   text hash     4e2e093d25af0438
+#   content hash  d72e3454473d7492
+#   text hash     1bbb2ae9bf6fec26
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

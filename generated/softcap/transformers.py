@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  08c513190a384609
-#   text hash     a9837685f0ef9bc5
+#   content hash  76d32553613d7328
+#   text hash     477788f303582a2f
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d05a506b13c3b452
-#   text hash     57d79f0241934362
+#   content hash  e2de2eb2f99a3e01
+#   text hash     b1282da4c101219f
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

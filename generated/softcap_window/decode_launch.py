@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c769816e6ae9ad90
-#   text hash     298d7d78bee1da96
+#   content hash  3297c084d190f806
+#   text hash     9174d17c82a38b0e
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f38d4983a273befc
-#   text hash     ea57803ef70ad6c4
+#   content hash  898988215dfcd369
+#   text hash     49ea8cbc94f0511a
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

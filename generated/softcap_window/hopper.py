@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aec85abf1847cc9d
-#   text hash     00accf0250e69a62
+#   content hash  8c98dea90db5f39a
+#   text hash     52aac9e823331419
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

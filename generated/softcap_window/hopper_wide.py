@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  963ecf40d910f408
-#   text hash     ef0057e9c581eeaa
+#   content hash  cfae0eaff44d54f5
+#   text hash     09edced1b5b497e1
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fd485ac64cfb8112
-#   text hash     55f0f41b330b0dcc
+#   content hash  eb6ad912ad0f6d6d
+#   text hash     7158688db94f41bc
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

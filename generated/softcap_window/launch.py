@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9d169eed55b87c11
-#   text hash     e966b1457390228b
+#   content hash  3cef17194721a4cf
+#   text hash     fa9d9fbc70e9adb5
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

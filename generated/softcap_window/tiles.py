@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  932beff73a2f9a84
-#   text hash     eeac29092e88c021
+#   content hash  7fc9611c3a48d2ca
+#   text hash     b3b42b313e176fea
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ce1848e04f03d67a
-#   text hash     37b142e6195a684f
+#   content hash  0cb4c91b114ff3a4
+#   text hash     7c096a2643b73172
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  daf94319ad9338b0
-#   text hash     20c5172b4136a911
+#   content hash  a7ad3c5a4e4accdf
+#   text hash     4e25fe22668a45f2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  375b2c40263fefc6
-#   text hash     0b1e2516fbb40936
+#   content hash  58aea5e3d170f5a7
+#   text hash     30ab8a810a53c62a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

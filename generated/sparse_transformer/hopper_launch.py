@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  128b568f6d0ce93a
-#   text hash     7c586b13b30b7d7e
+#   content hash  cd0ed74b39c2b5c0
+#   text hash     6581b346fe64b435
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  522e8c43aab88b7a
-#   text hash     09aae241ffab809f
+#   content hash  6ab924ce1038e08b
+#   text hash     4bab8808452f11d2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

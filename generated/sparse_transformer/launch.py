@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c6cf5db44d196b74
-#   text hash     0043311781182241
+#   content hash  8e9028a706148b88
+#   text hash     34bf70296fc3cb3b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

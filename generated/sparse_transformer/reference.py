@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cd324258a889699b
-#   text hash     b3050bcab0a1c801
+#   content hash  4bfb8d4f4b641d09
+#   text hash     6b05f680cfe8e2fa
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

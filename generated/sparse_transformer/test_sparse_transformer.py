@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  13481906f5194326
-#   text hash     01dd6202d49e8dae
+#   content hash  80631812a1a0c35a
+#   text hash     14a3ce553c1bc5ce
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

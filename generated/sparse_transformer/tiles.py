@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  31fe18d8ee80f5b3
-#   text hash     3ff194bc316616bf
+#   content hash  4dc5e37e23281636
+#   text hash     bd6fe31744f218a9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6d008d90453f880b
-#   text hash     84529193a55f86a5
+#   content hash  87b5cd7efa2f2cea
+#   text hash     faccb8539a4fbb70
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

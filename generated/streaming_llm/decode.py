@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d89c7a357693d073
-#   text hash     62e8bb3d5a59b437
+#   content hash  146cc621aeab9248
+#   text hash     9cec3cae763f5a4d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

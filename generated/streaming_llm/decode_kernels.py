@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f28a9ea38701e6d5
-#   text hash     ba194817a175abe1
+#   content hash  2c6c36b012b537a7
+#   text hash     47ba884a497a7521
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2e916da9f8e7de08
-#   text hash     883c6b3e67c9a7c6
+#   content hash  48ab4139774746e5
+#   text hash     8bafe2c7570532e2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c5909f9cb43c6020
-#   text hash     79d8719440ee463c
+#   content hash  03f53acef19cfaf0
+#   text hash     391e44de012d62d8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

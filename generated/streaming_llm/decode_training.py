@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  785742c79851aed3
-#   text hash     b753f4be960dc684
+#   content hash  4e3e3ca84ae02970
+#   text hash     340639a4b929a5d1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

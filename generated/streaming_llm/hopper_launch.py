@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a19d5f18dce5a309
-#   text hash     60746e7719cc379d
+#   content hash  7a5eca9f70566b34
+#   text hash     d877090ad9c83c10
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5edbc89abbe82b85
-#   text hash     fb219f66985aa10e
+#   content hash  10b19a82c28cc7e8
+#   text hash     55aa47f4f2a59d0c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

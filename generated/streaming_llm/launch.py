@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cdd28b74568b0d96
-#   text hash     2d398dc2bc4d7682
+#   content hash  5dd1dfb0e59de24a
+#   text hash     8d1374d3934be06f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

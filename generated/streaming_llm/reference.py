@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f753fc14d25e1200
-#   text hash     f3911044c0286dad
+#   content hash  fa5a4081d2422170
+#   text hash     9aa2b563d00a7676
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bc2d7c65f2740212
-#   text hash     ddf9863bf12f4ae6
+#   content hash  b6d6caccc418d738
+#   text hash     03197858a2606576
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

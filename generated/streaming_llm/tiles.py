@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b6996867d6fc29fb
-#   text hash     692149a55a50b78d
+#   content hash  d3ea4eb40316b7b2
+#   text hash     4e3d043a08748d88
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  939b679298ff083e
-#   text hash     c0e9d2204c72b940
+#   content hash  a22c952305044883
+#   text hash     b1f66f7c8c8d6cbd
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

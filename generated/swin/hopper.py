@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  45e3f28c36b9f56d
-#   text hash     1cecc9c8c6b2119f
+#   content hash  1b450c3e9d2080fb
+#   text hash     f90a024b23f42374
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f0d76bcc69152d67
-#   text hash     6ff1b0eba6fb46a4
+#   content hash  3086843631dccdf2
+#   text hash     a782ee83d86ad44f
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

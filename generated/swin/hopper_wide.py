@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0f8694f39c781a7b
-#   text hash     8cedff63759f0c76
+#   content hash  3b16a690e418ad4e
+#   text hash     ceb2e6c2fb686c44
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f862cf8142f066a5
-#   text hash     089b7df48e245337
+#   content hash  1b854320e13a8778
+#   text hash     48fc1636a2aafe1d
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

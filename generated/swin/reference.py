@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  115a8200ca09a9e4
-#   text hash     aa71cdc178799859
+#   content hash  97a73009acc0201c
+#   text hash     f0abd51b7323b09b
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

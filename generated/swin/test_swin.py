@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0db1458a4fd8b3ea
-#   text hash     2db4b9cc4f6340a5
+#   content hash  019881968bdc1ee5
+#   text hash     481f2dbcb6c1c0d5
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

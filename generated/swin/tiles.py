@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  920ff875a7ca1956
-#   text hash     6b807ec5bef694b4
+#   content hash  08f1db4674dcd106
+#   text hash     18f1928aaecd788f
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5a5bb1a54860e715
-#   text hash     b0bccde2470d8c02
+#   content hash  6aa84c2134b7e1d1
+#   text hash     aad3a5a3009985f1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  63e6abf7e7764868
-#   text hash     e8690df7f04cbdf1
+#   content hash  3d17d74d064f2f32
+#   text hash     11133373c3f61dce
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

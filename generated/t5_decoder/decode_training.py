@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8da3f9540397c32f
-#   text hash     bea0d3b3b56181ae
+#   content hash  c5300d35f1675d2a
+#   text hash     9cb6a676ce4ee79e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

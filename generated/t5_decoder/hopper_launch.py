@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c03bb19eca83b892
-#   text hash     4f07c3e2d029dba0
+#   content hash  92c1c885108a38a4
+#   text hash     628736c9879da9e6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

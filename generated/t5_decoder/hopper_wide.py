@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  56e58663374c9c46
-#   text hash     39e6c639c80fd0dc
+#   content hash  a75d0ddfeeb1ddba
+#   text hash     4f7c46d45dda51ad
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

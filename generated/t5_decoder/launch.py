@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1503a3e21b2aa76f
-#   text hash     3f0fce71599e222f
+#   content hash  b7d20c018354199b
+#   text hash     bb4bfdfb8b23b309
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

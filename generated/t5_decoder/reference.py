@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  521f62e68e6e4b08
-#   text hash     125951bb4751002e
+#   content hash  ee56c335a2ef6976
+#   text hash     c61562cb65f241e8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

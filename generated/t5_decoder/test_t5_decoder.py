@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2198158f75c80551
-#   text hash     e67f116bf4bd03c8
+#   content hash  d7a1a89a0811a3e4
+#   text hash     c2f38b3e15538523
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  67ff45a5ddc34b08
-#   text hash     b8b37131fbf60fbe
+#   content hash  da01a94da1f88c30
+#   text hash     3d7e4be7c373b564
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  143e1cd58ae86ce5
-#   text hash     ab4b59a9b61971d9
+#   content hash  93f91b868039ed98
+#   text hash     f628f0cc358b7825
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a6a17c8ac54df69a
-#   text hash     3e3c406fac91adff
+#   content hash  5c9351566f155aab
+#   text hash     40086259f90a4db2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  11b6c129f71b41b5
-#   text hash     78b40633f826ad30
+#   content hash  b86ac5682920fe59
+#   text hash     9d9534b222f92de4
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ed4a11a206014c39
-#   text hash     8ae8531fe933efce
+#   content hash  40c22471f5352561
+#   text hash     a420ee4e418324d9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

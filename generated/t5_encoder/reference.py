@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5e3e9b4ee90b3477
-#   text hash     34595aa5abf58e56
+#   content hash  2fb2f0e5623850a3
+#   text hash     49cc35926d8bfe4d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b5ab7d9be4ac9a8f
-#   text hash     8af823454fb0d91b
+#   content hash  bb829be6366e917a
+#   text hash     b8ac31285cacf7c9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1a7a8ce339f10b4b
-#   text hash     f20b5cd77b09b94a
+#   content hash  f887f950f8c7a913
+#   text hash     2316df2ed76c9e13
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

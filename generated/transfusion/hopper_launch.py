@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  83dc6f1384e6e430
-#   text hash     659a2f9578cbf438
+#   content hash  236e1c2de57e007d
+#   text hash     fc48657d2b0871c1
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  317a278408addd19
-#   text hash     7d97778e1c577f36
+#   content hash  2c1f277b5e525165
+#   text hash     e9ac06618defca20
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

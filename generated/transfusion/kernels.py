@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  aa1a4e75515ed3a2
-#   text hash     9b3dc6a3c3b85e56
+#   content hash  8db88ac35bdc7489
+#   text hash     b42b1784a8841e7e
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 
@@ -118,7 +118,7 @@ Symbols
                             minimum and maximum of the values that masks read along each tile
     q_bounds_base, k_bounds_base
                             the bounds of the program's own tile
-    q_tiles, k_tiles        number of tiles of queries and of keys that have such bounds
+    q_tiles, k_tiles        number of tiles of queries and of keys
     x_least, x_most         minimum and maximum of x along a tile, as stored there
     others, some, every     tiles of the other side; for each, whether some of it is visible, and all of it
     key_ranges_ptr, query_ranges_ptr

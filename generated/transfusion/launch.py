@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a38b07dbc0e6faf2
-#   text hash     5ac601d8646909e4
+#   content hash  af22d496f7caa694
+#   text hash     c09f4a15361b2b11
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a1f41a5b108ad44c
-#   text hash     813d6e887eddd595
+#   content hash  82de9f4e4318de04
+#   text hash     7be39a4213762b1c
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

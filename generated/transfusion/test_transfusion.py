@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  452ccc5c334b835f
-#   text hash     80af7e35b4eae0d0
+#   content hash  4ea929f10d3d8aab
+#   text hash     e781b7c52f2e5351
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6d3fe35af423d5a3
-#   text hash     ebcca41cf3f96e41
+#   content hash  a75ce68f29395cdb
+#   text hash     0ed622fd74f6cd79
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  48cd1aac31e48972
-#   text hash     011478c5092a5b4a
+#   content hash  9d85838bfe3b6630
+#   text hash     56a001b5cdc3515c
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

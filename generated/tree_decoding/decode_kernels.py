@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  33e9874d789aa04b
-#   text hash     8eb4a01e5f179fea
+#   content hash  c9c63b64325c1c7a
+#   text hash     c3b418a99cea4c29
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

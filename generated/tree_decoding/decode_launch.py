@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c39eebc467a54549
-#   text hash     5f2b5b181e1d7ba7
+#   content hash  d1399e570a174b31
+#   text hash     5bd12932d10986c4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1527586c6ed4bbb2
-#   text hash     1e1a500f3fbe21c5
+#   content hash  63657a7998aa7862
+#   text hash     19509e5871079158
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4588588d591b81cc
-#   text hash     7a7ef645be9ac296
+#   content hash  530c7722fbbbc3ef
+#   text hash     3937c1fd3e82d5f6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4662d481bdb6fd1f
-#   text hash     1d7ad9c1034f8f32
+#   content hash  e4e3300e90c755e9
+#   text hash     099de11acbc8d688
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

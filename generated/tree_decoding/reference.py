@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dac73ad83b109646
-#   text hash     a73c9ed54e1396b6
+#   content hash  f90b746a932275a4
+#   text hash     1973a2c0fc698593
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

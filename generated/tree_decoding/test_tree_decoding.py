@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ff9b3f1602b92ca4
-#   text hash     fef3d18a69eefab9
+#   content hash  c02bf116a56b62ba
+#   text hash     d97e957cfc1039e2
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

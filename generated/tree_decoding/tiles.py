@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b7388e871830660d
-#   text hash     5307a2e2ff3906fa
+#   content hash  60030fcaf0c27675
+#   text hash     3d06901d8387ec6c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -49,9 +49,9 @@ FAULTS = {
     "dQ added to the tile of the other worker": (BACKWARD, "(place + worker) * 16", "(place + 1 - worker) * 16"),
     "dQ of the last program alone": (BACKWARD, "if before == 0:\n            s", "if before >= 0:\n            s"),
     "delta with the other sign": (BACKWARD, "(dp - delta[None, :])", "(dp + delta[None, :])"),
-    "the first worker's keys for both": (BACKWARD, "k_tiles[WORKER]", "k_tiles[0]"),
+    "the first worker's keys for both": (BACKWARD, "keys_of[WORKER]", "keys_of[0]"),
     "dS of a tile passed by": (BACKWARD, "0.0, q_buffer.dtype, SHARE", "1.0, q_buffer.dtype, SHARE"),
-    "a tile passed by with a worker's own keys": (BACKWARD, "k_tiles[1 - WORKER]", "k_tiles[WORKER]"),
+    "a tile passed by with a worker's own keys": (BACKWARD, "keys_of[1 - WORKER]", "keys_of[WORKER]"),
     "a tile too many passed by": (BACKWARD, "tl.maximum(first, low), last)", "tl.maximum(first, low) + 1, last)"),
     "mixed tiles of a window backward without their mask": (
         WINDOWED, 'tl.where(keep, score, float("-inf"))', "tl.where(keep, score, score)"

@@ -102,7 +102,7 @@ class Analysis:
         if by_head & statements.reads(self.by_key.narrowed):
             return False
         if self.query_states:
-            return self.query_states.ranged and not self.query_states.per_head
+            return not self.query_states.per_head
         return len(self.queries.ends) == 1 and not by_head & set(self.queries.parameters)
 
 

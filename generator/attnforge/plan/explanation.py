@@ -13,7 +13,7 @@ from .kernel_terms import Sum
 from .plan import Plan
 from .reduction import Reduction
 
-_ONE_AXIS = ("scan", "scan_back", "rotate", "bounds", "ranges")  # kernels whose grid has one axis
+_ONE_AXIS = ("scan", "scan_back", "rotate", "bounds", "ranges", "list_keys", "list_queries")  # kernels whose grid has one axis
 
 
 def text(plan: Plan, description: str, code: str) -> str:
@@ -172,6 +172,12 @@ def _programs(plan: Plan) -> list[str]:
         rows.append(
             ("ranges", f"GRAIN queries or keys {of}: finds the range of tiles that they need; runs before `forward`")
         )
+    for kernel in kernels.lists:
+        own, listed_tiles = kernel.texts["own"], kernel.texts["listed"]
+        reader = "`forward` and `backward_dq`" if own == "queries" and spec.algorithm.backward else "`forward`"
+        reader = "`backward_dkv`" if own == "keys" else reader
+        work = f"a tile of {own} of one query head {of}: lists the tiles of {listed_tiles} that it needs"
+        rows.append((kernel.name, f"{work}; runs before {reader}, with the same tiles"))
     if not spec.algorithm.by_query:
         walk = "loads each tile of BLOCK_N keys once and loops over the tiles of BLOCK_M queries that see it"
         rows.append(
@@ -200,8 +206,7 @@ def _programs(plan: Plan) -> list[str]:
 
 
 def _grid(plan: Plan) -> list[str]:
-    spec, states = plan.spec, plan.key_states
-    found = []
+    spec, found = plan.spec, list[str]()
     if spec.algorithm.by_query:
         names = "`forward`, `backward_dq` and `backward_dkv`" if spec.algorithm.backward else "`forward`"
         found += _paragraph(
@@ -209,11 +214,6 @@ def _grid(plan: Plan) -> list[str]:
             "heads of a group, groups); TILE_AXIS, 1 or 0, is the axis of the tiles. Heads are numbered across all",
             f"{'sequences' if plan.storage.cut else 'batch entries'}; a group has as many as keep the rows that their",
             "programs loop over within a third of the L2 cache.",
-        )
-    if states and not states.ranged:
-        found += _paragraph(
-            f"`{states.function}` finds in the call's tensors which of 1024 tiles have something visible, and which",
-            "are fully visible, as the bits of 32 words; programs go from one set bit to the next.",
         )
     small = [f"`{kernel.name}`" for kernel in plan.kernels.all if kernel.name in _ONE_AXIS]
     if small:

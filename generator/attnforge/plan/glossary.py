@@ -144,8 +144,12 @@ def _of_programs(plan: Plan) -> Iterator[Row]:
 def _of_steps(plan: Plan) -> Iterator[Row]:
     """The tiles that are visited, and the values that steps compute."""
     backward = plan.spec.algorithm.backward
-    yield "first, last", "range [first, last) of the tiles with something visible to the program's own tile"
-    yield "full_first, full_last", "range of the tiles that are fully visible to it: no step there needs the mask"
+    if plan.kernels.listed:
+        yield "first, last", "range [first, last) of the places in the list for the program's own tile"
+        yield "full_first, full_last", "range of the places of fully visible tiles: no step there needs the mask"
+    else:
+        yield "first, last", "range [first, last) of the tiles with something visible to the program's own tile"
+        yield "full_first, full_last", "range of the tiles that are fully visible to it: no step there needs the mask"
     yield "span", "index of such a range, if the mask has gaps and therefore several"
     yield "mixed", "whether a step applies the mask"
     yield "tail", "whether a step's tile may extend into the next sequence"
@@ -174,7 +178,9 @@ def _of_tensors(plan: Plan) -> Iterator[Row]:
     yield "first_row", f"first row of the program's {own} and head in out, dq, dk or dv, as rows of one head each"
     yield "q_bounds_ptr, k_bounds_ptr", "minimum and maximum of the values that masks read along each tile"
     yield "q_bounds_base, k_bounds_base", "the bounds of the program's own tile"
-    yield "q_tiles, k_tiles", "number of tiles of queries and of keys that have such bounds"
+    yield "q_tiles, k_tiles", "number of tiles of queries and of keys"
+    yield "key_lists_ptr, query_lists_ptr", "for each tile of queries the tiles of keys that it needs; the other way round"
+    yield "key_list, query_list", "the list for the program's own tile: two numbers, then tiles, as `tile_list` says"
     yield "x_least, x_most", "minimum and maximum of x along a tile, as stored there"
     yield "others, some, every", "tiles of the other side; for each, whether some of it is visible, and all of it"
     yield "key_ranges_ptr, query_ranges_ptr", "first, full_first, full_last and last of GRAIN rows, in units of GRAIN"

@@ -39,6 +39,27 @@ class Loops:
         return "k_start" if self.tiles.block == "BLOCK_N" else "q_start"
 
     @property
+    def listed(self) -> bool:
+        """Whether the tiles are in a list, full ones first; ranges are then ranges of places in it."""
+        return self.states is not None and not self.states.ranged
+
+    @property
+    def full(self) -> bool:
+        """Whether some tiles may need no mask; lists do not know where documents of running sums end."""
+        return self.tiles.full and not (self.listed and self.narrowed)
+
+    @property
+    def left(self) -> bool:
+        """Whether tiles that need the mask may precede full ones."""
+        return self.tiles.left and not self.listed
+
+    def begun(self, place: str) -> Statement:
+        """The statement that finds the first row of the tile at a place of the range."""
+        if self.listed and self.states:
+            return Statement(self.start, f"listed({self.states.own_list}, {place}) * {self.tiles.block}")
+        return Statement(self.start, f"{f'({place})' if ' ' in place else place} * {self.tiles.block}")
+
+    @property
     def by_place(self) -> bool:
         """Whether the range depends on the program's tile, so that a part of its rows may have another range."""
         own = "q" if self.tiles.block == "BLOCK_N" else "k"
@@ -57,20 +78,20 @@ class Loops:
 
     def range_for(self, walk: Iterable[Block]) -> tuple[Block, ...]:
         """The statements that compute the range, with the limits of full tiles only if the loops over it read them."""
-        if self.states:
-            own = self.states.own
-            given = (f"{self.states.ranges}_ptr", self.states.place, f"{own}_parts", f"{own}_start", BLOCKS[own])
-            found = f"load_range({', '.join((*given, self.tiles.block))})"
-        else:
-            found = self.tiles.call("span")
         read = {"first", "last", *reads((*self.narrowed, *walk))}
-        return (Statement(targets_of(RANGE, read), found), *self.narrowed)
+        if not self.states:
+            return (Statement(targets_of(RANGE, read), self.tiles.call("span")), *self.narrowed)
+        own = self.states.own
+        if self.listed:
+            found = Statement(targets_of(RANGE, read), f"list_range({self.states.own_list})")
+            return (self.states.found(f"{own}_start // {BLOCKS[own]}"), found)
+        given = (f"{self.states.ranges}_ptr", self.states.place, f"{own}_parts", f"{own}_start", BLOCKS[own])
+        found = Statement(targets_of(RANGE, read), f"load_range({', '.join((*given, self.tiles.block))})")
+        return (found, *self.narrowed)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The statements that visit all tiles."""
-        if self.states and not self.states.ranged:
-            return self._by_state(self.states)
         spans = len(self.tiles.ends)
         inner = (*(() if self.known else self.range), *self.visit)
         return (Loop("span", "0", str(spans), inner),) if spans > 1 else inner
@@ -78,7 +99,7 @@ class Loops:
     @property
     def _short(self) -> tuple[Block, ...]:
         """The statements that count no tile as full if the program's own tile, the last of its side, is short."""
-        if not self.full_if or not self.tiles.full or "full_last" not in reads(self._tiles):
+        if not self.full_if or not self.full or "full_last" not in reads(self._tiles):
             return ()
         return (
             Comment("a short last tile needs the mask"),
@@ -90,9 +111,9 @@ class Loops:
         if self.alike:
             full, mixed = (self._loop("first", "last", mixed=kind, tail=kind) for kind in ("False", "True"))
             return (full,) if full == mixed else (Branch(self.full_if, (full,), (mixed,)),)
-        if self.masked or not self.tiles.full:
+        if self.masked or not self.full:
             return (self._loop("first", "last", mixed="True", tail="True"),)
-        if not self.joined:
+        if not self.joined or (self.tails and self.listed):
             return self._apart
         if self.tails and self.tiles.whole:
             return (
@@ -107,12 +128,9 @@ class Loops:
     @property
     def _together(self) -> tuple[Block, ...]:
         """Mixed and full tiles in one loop."""
-        mixed = "(i < full_first) | (i >= full_last)" if self.tiles.left else "i >= full_last"
+        mixed = "(i < full_first) | (i >= full_last)" if self.left else "i >= full_last"
         end = "inner" if self.tails else "last"
-        tile: tuple[Statement, ...] = (
-            Statement(self.start, f"i * {self.tiles.block}"),
-            Statement("mixed", mixed),
-        )
+        tile: tuple[Statement, ...] = (self.begun("i"), Statement("mixed", mixed))
         if self.backwards:
             tile = (Statement("i", f"first + {end} - 1 - j", label="descending from the diagonal"), *tile)
         call = self.step("mixed", "False")
@@ -135,7 +153,7 @@ class Loops:
         loop = self._loop_back if self.backwards and not self.tiles.whole else self._loop
         after = loop("full_last", "last", mixed="True", tail="True")
         full = loop("full_first", "full_last", mixed="False", tail="False")
-        if not self.tiles.left:
+        if not self.left:
             return (after, full)
         if self.backwards:
             return (after, full, loop("first", "full_first", mixed="True", tail="True"))
@@ -146,38 +164,10 @@ class Loops:
 
     def _loop(self, begin: str, end: str, stages: int | None = None, *, mixed: str, tail: str) -> Loop:
         call = self.step(mixed, tail)
-        begun = Statement(self.start, f"i * {self.tiles.block}")
-        body: tuple[Block, ...] = (*needed((begun,), call.reads), call)
+        body: tuple[Block, ...] = (*needed((self.begun("i"),), call.reads), call)
         return Loop("i", begin, end, body, stages or self.stages)
 
     def _loop_back(self, begin: str, end: str, *, mixed: str, tail: str) -> Loop:
         # counting in another way, such as by steps of -1, makes the assembler serialize products
-        body = (Statement(self.start, f"({end} - 1 - i) * {self.tiles.block}"), self.step(mixed, tail))
+        body = (self.begun(f"{end} - 1 - i"), self.step(mixed, tail))
         return Loop("i", "0", f"{end} - {begin}", body, self.stages)
-
-    def _by_state(self, states: TileStates) -> tuple[Block, ...]:
-        """Visits the tiles that the call's tensors leave visible, a page of 32 words of 32 tiles at a time."""
-        block = self.tiles.block
-        narrowed = self.narrowed
-        pages: list[Block] = [
-            Statement("others", "page * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]"),
-            Statement("some, every", f"{states.function}({', '.join(('others', *states.parameters, block))})"),
-            Statement("some", "(others >= first) & (others < last)", "&="),
-        ]
-        if narrowed:
-            pages.append(Statement("every", "(others >= full_first) & (others < full_last)", "&="))
-        for kind, mixed in (("some & ~every", "True"), ("some & every", "False")):
-            body = (
-                Statement("word, left, waiting", "following(words, waiting, word, left)"),
-                Statement(self.start, f"(page * 1024 + word * 32 + lowest(left)) * {block}"),
-                self.step(mixed, mixed),
-            )
-            pages.append(Statement("words, waiting, word, left", f"gather({kind})"))
-            pages.append(Loop("_", "0", f"tl.sum(({kind}).to(tl.int32))", body))
-        return (
-            *states.bases("tile"),
-            *states.notes(states.own),
-            Statement(", ".join(RANGE) if narrowed else "first, _, _, last", self.tiles.call()),
-            *narrowed,
-            Loop("page", "first // 1024", "tl.cdiv(last, 1024)", tuple(pages)),
-        )

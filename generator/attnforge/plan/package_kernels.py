@@ -128,6 +128,7 @@ class PackageKernels(SharedParameters):
         return (
             *((self.bounds,) if self.bounds else ()),
             *((self.ranges,) if self.ranges else ()),
+            *self.lists,
             *((self.rotate,) if self.spec.rope else ()),
             *self.own.all,
             *((self.scan,) if self.scanned else ()),
@@ -138,7 +139,7 @@ class PackageKernels(SharedParameters):
     def bounds(self) -> Kernel | None:
         """The kernel that notes each tile's extremes of the values that masks read along queries and along keys."""
         notes, a = tuple(self.notes(written=True)), self.analysis
-        if not (notes and a.key_states and a.query_states):
+        if not (a.key_states and a.query_states and (a.key_states.noted("q") or a.key_states.noted("k"))):
             return None
         parts = (*notes, *self._told(a.key_states, a.key_states.noting_names))
         of_queries = _noted(a, a.key_states) if a.key_states.noted("q") else ()
@@ -148,11 +149,20 @@ class PackageKernels(SharedParameters):
         blocks = {"enter": enter, "note": (note,)}
         return Kernel("bounds", parts, "portable/bounds.jinja", blocks=blocks)
 
+    @property
+    def _told_apart(self) -> Iterable[TileStates]:
+        """The states of the sides whose programs look up which tiles they need."""
+        return (states for states in map(self.analysis.states, SIDES) if states and states.walked)
+
     @cached_property
     def ranged(self) -> tuple[TileStates, ...]:
-        """The states of the sides whose programs look up precomputed ranges of the tiles that they need."""
-        both = map(self.analysis.states, SIDES)
-        return tuple(states for states in both if states and states.ranged and states.walked)
+        """Those whose programs look up a range."""
+        return tuple(states for states in self._told_apart if states.ranged)
+
+    @cached_property
+    def listed(self) -> tuple[TileStates, ...]:
+        """Those whose programs look up a list."""
+        return tuple(states for states in self._told_apart if not states.ranged)
 
     @cached_property
     def ranges(self) -> Kernel | None:
@@ -161,7 +171,8 @@ class PackageKernels(SharedParameters):
             return None
         states = self.ranged[0]
         made = (Parameter(f"{x.ranges}_ptr", "*i32", x.ranges, written=True) for x in self.ranged)
-        parts = (*made, *self.notes(), *self._told(states, states.telling_names))
+        named = {name for one in self.ranged for name in one.telling_names}
+        parts = (*made, *self.notes(), *self._told(states, named))
         first, *others = (_range_of(states) for states in self.ranged)
         tiles, note = f"{states.own}_tiles", first
         if others:
@@ -170,6 +181,20 @@ class PackageKernels(SharedParameters):
         blocks = {"enter": self._masked(states, tiles, parts, note), "note": note}
         texts = {"both": ", or of queries that a part of keys needs" if others else ""}
         return Kernel("ranges", parts, "portable/ranges.jinja", blocks=blocks, texts=texts)
+
+    @cached_property
+    def lists(self) -> tuple[Kernel, ...]:
+        """The kernels that list the tiles of one side that each tile of the other side needs."""
+        return tuple(map(self._list, self.listed))
+
+    def _list(self, states: TileStates) -> Kernel:
+        made = Parameter(f"{states.lists}_ptr", "*i32", states.lists, written=True)
+        parts = (made, *self.notes(), *self._told(states, states.telling_names))
+        note = _list_of(states)
+        blocks = {"enter": self._masked(states, f"{states.own}_tiles", parts, note), "note": note}
+        listed, own = ("keys", "queries") if states.own == "q" else ("queries", "keys")
+        texts = {"listed": listed, "own": own}
+        return Kernel(f"list_{listed}", parts, "portable/lists.jinja", blocks=blocks, texts=texts)
 
     def _masked(
         self, states: TileStates, tiles: str, parts: Iterable[Parameter], note: tuple[Block, ...]
@@ -228,4 +253,34 @@ def _range_of(states: TileStates) -> tuple[Block, ...]:
         Loop("start", "0", f"{count}, 1024", step),
         Statement("place", f"tl.cast({states.place} * {own}_tiles + tile, tl.int64) * 4"),
         Statement("", f"store_range({states.ranges}_ptr + place, {ends})"),
+    )
+
+
+def _list_of(states: TileStates) -> tuple[Block, ...]:
+    """The statements that list the tiles that one tile of a side needs: those that need no mask, then the others."""
+    own, other = states.own, OTHER[states.own]
+
+    def found(count: str, wanted: str) -> Loop:
+        told = f"{states.function}({', '.join(('others', *states.parameters, states.block))})"
+        step = (
+            Statement("others", "start + tl.arange(0, 1024)"),
+            Statement("some, every", told),
+            Statement(count, f"append({states.own_list}, {count}, others, {wanted})"),
+        )
+        return Loop("start", "0", f"{other}_tiles, 1024", step)
+
+    steps = (
+        Statement("full", "0"),
+        found("full", "every"),
+        Statement("count", "full"),
+        found("count", "some & ~every"),
+    )
+    loaded = (*states.telling, *states.bases("tile"), *states.notes(own))
+    return (
+        *needed(positions.ends(own, f"tile * {BLOCKS[own]}"), reads((*loaded, *steps))),
+        *loaded,
+        states.found("tile"),
+        *steps,
+        Statement("", f"tl.store({states.own_list}, full)"),
+        Statement("", f"tl.store({states.own_list} + 1, count)"),
     )

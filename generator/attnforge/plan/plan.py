@@ -139,7 +139,7 @@ class Plan:
     @property
     def watched(self) -> tuple[TileRange, ...]:
         """The tile ranges that suites check directly against the mask: lengths and numbers fully determine them."""
-        if self.analysis.keys.whole or (self.key_states and self.key_states.ranged):
+        if self.analysis.keys.whole or self.key_states:
             return ()
         walks = {"k": self.analysis.keys, "q": self.analysis.queries}
         rendered = (walk for side, walk in walks.items() if side in self.spec.algorithm.walks)
@@ -204,7 +204,8 @@ class Plan:
     @property
     def bounding(self) -> tuple[str, ...]:
         """The arguments besides q, k and v that the host needs to compute which tiles to skip."""
-        kernels = (kernel for kernel in (self.kernels.bounds, self.kernels.ranges) if kernel)
+        small = (self.kernels.bounds, self.kernels.ranges, *self.kernels.lists)
+        kernels = (kernel for kernel in small if kernel)
         texts = (p.value for kernel in kernels for p in kernel.parts)
         read = names(*texts, *self.storage.longest, self.storage.sequences)
         return tuple(name for name in (*self.tensors[3:], *self.numbers) if name in read)
@@ -215,6 +216,7 @@ class Plan:
         launched = self.hopper.backward.launched if self.hopper and self.hopper.backward else ()
         texts = (text for kernel in launched for p in kernel.parts for text in (p.given, p.value))
         read = names(self.storage.tiled, *texts, *(kernel.grid for kernel in launched))
+        read |= {*self.bounding} - {*self.storage.entries} if self.kernels.listed else set()
         results = ("out", "lse", "dout", "dlse", "delta", "dq", "dk", "dv", *(s.name for s in self.summed_at_once))
         return (*(name for name in (*self.tensors, *self.prepared, *self.numbers) if name in read), *results)
 

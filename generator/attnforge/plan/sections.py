@@ -33,6 +33,8 @@ def build(s: PackageKernels, helpers: frozenset[str], defaults: tuple[Input, ...
         "rotate": jitted("portable/rotation", *_rotation(s)),
         "scan": jitted("portable/stores", "later", "last_of"),
     }
+    for kernel in s.lists[:1]:
+        before[kernel.name] = jitted("portable/tiles", "tile_list", "append", "list_range", "listed")
     found += [Section(before.get(kernel.name, ()), kernel) for kernel in s.all]
     return tuple(found)
 
@@ -40,7 +42,7 @@ def build(s: PackageKernels, helpers: frozenset[str], defaults: tuple[Input, ...
 def _ranges(s: PackageKernels) -> Iterator[Function]:
     """The functions that compute ranges of tiles."""
     a, walks = s.analysis, s.spec.algorithm.walks
-    told = a.key_states is not None and a.key_states.ranged
+    told = a.key_states is not None
     alone = s.pairs or not told  # kernels for pairs compute ranges themselves
     if alone:
         yield Function("portable/tiles.jinja", "tile_range")
@@ -48,7 +50,7 @@ def _ranges(s: PackageKernels) -> Iterator[Function]:
         yield Function("portable/tiles.jinja", "range_function", (a.keys,))
     if not told and "q" in walks:
         yield Function("portable/tiles.jinja", "range_function", (a.queries,))
-    if s.scanned:
+    if s.scanned and not s.lists:
         yield Function("portable/tiles.jinja", "keep_documents")
 
 
@@ -62,8 +64,6 @@ def _states(s: PackageKernels) -> Iterator[Function]:
         yield Function("portable/tiles.jinja", "state_function", (queries,))
     if keys.blocks:
         yield Function("portable/tiles.jinja", "block_extremes")
-    if not keys.ranged:
-        yield from jitted("portable/tiles", "lowest", "bits", "gather", "following")
 
 
 def _rows(s: PackageKernels) -> Iterator[Function]:

@@ -142,13 +142,17 @@ class SharedParameters:
         return [Parameter(n, "constexpr", _CONSTANTS.get(n, n.lower())) for n in names if n not in needless]
 
     def skipped(self, side: Side) -> Iterable[Parameter]:
-        """The parameters that determine the tiles to skip: the range of tiles, or the notes on the state of each."""
+        """The parameters that tell which tiles to visit, if tensors of the call determine that: a range, or a list."""
         states = self.analysis.states(side)
-        if not (states and states.ranged):
-            yield from self.notes()
+        if not states:
             return
-        yield Parameter(f"{states.ranges}_ptr", "*i32", states.ranges)
-        yield Parameter(f"{side}_parts", "i32", f"{states.ranges}.shape[1]")
+        if states.ranged:
+            yield Parameter(f"{states.ranges}_ptr", "*i32", states.ranges)
+            yield Parameter(f"{side}_parts", "i32", f"{states.ranges}.shape[1]")
+            return
+        yield Parameter(f"{states.lists}_ptr", "*i32", states.lists)
+        for one, rows in zip(SIDES, self.storage.longest, strict=True):
+            yield Parameter(f"{one}_tiles", "i32", f"runtime.cdiv({rows}, {BLOCKS[one].lower()})")
 
     def notes(self, *, written: bool = False) -> Iterable[Parameter]:
         """The pointers to the extremes of tiles, and the numbers of tiles."""
@@ -156,7 +160,7 @@ class SharedParameters:
         sides = [side for side in SIDES if states and states.noted(side)]
         for side in sides:
             yield Parameter(f"{side}_bounds_ptr", "*i32", f"{side}_bounds", written=written)
-        for side in SIDES if sides else ():
+        for side in SIDES if sides or (states and not states.ranged) else ():
             yield Parameter(f"{side}_tiles", "i32", f"{side}_tiles")
 
     def summed(self, terms: KernelTerms) -> Iterable[Parameter]:

@@ -136,7 +136,7 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
         "kv_free",
         "for each, the barrier at which both workers report that they are done, and add_shares that it knows the tile",
     )
-    yield "k_tiles", "the keys of each worker"
+    yield "keys_of", "the keys of each worker"
     yield (
         "v_held, v_shared",
         "the two halves, of 64 columns, of a worker's values: v_held in registers, v_shared in shared memory",

@@ -76,7 +76,7 @@ class TileStates:
 
     @property
     def ranged(self) -> bool:
-        """True if one range of tiles is computed beforehand; blocks leave holes that kernels have to step over."""
+        """True if the tiles to visit are a range; blocks leave holes in it, so those tiles are listed one by one."""
         return not self.blocks
 
     @property
@@ -89,6 +89,21 @@ class TileStates:
         """The name of the tensor of ranges."""
         return "key_ranges" if self.own == "q" else "query_ranges"
 
+    @property
+    def lists(self) -> str:
+        """The name of the tensor of lists of tiles, if they are not ranges."""
+        return "key_lists" if self.own == "q" else "query_lists"
+
+    @property
+    def own_list(self) -> str:
+        """The name of the list for a program's own tile."""
+        return self.lists.removesuffix("s")
+
+    def found(self, tile: str) -> Statement:
+        """The statement that finds the list for a tile; `tile` is text of its index."""
+        place = f"{self.place.strip('()')}, {tile}, {self.own}_tiles, {OTHER[self.own]}_tiles"
+        return Statement(self.own_list, f"tile_list({self.lists}_ptr, {place})")
+
     @cached_property
     def noting_names(self) -> set[str]:
         """The names that the kernel that notes extremes uses, for both sides."""
@@ -96,9 +111,8 @@ class TileStates:
 
     @cached_property
     def telling_names(self) -> set[str]:
-        """The names that the kernel that computes ranges from extremes uses as well."""
-        ranged = [side for side in self._sides if side.ranged]
-        return {name for side in ranged for name in (*targets(side.telling), *reads(side.telling), *side.parameters)}
+        """The names that a kernel uses that finds the states of these tiles from extremes."""
+        return {*targets(self.telling), *reads(self.telling), *self.parameters}
 
     @cached_property
     def _sides(self) -> tuple[TileStates, TileStates]:
@@ -107,7 +121,8 @@ class TileStates:
     @property
     def per_head(self) -> bool:
         """True if the notes of query heads differ."""
-        return bool({"h", "kv_h"} & (self.noting_names | self.telling_names))
+        told = (name for side in self._sides for name in side.telling_names)
+        return bool({"h", "kv_h"} & {*self.noting_names, *told})
 
     @property
     def place(self) -> str:

@@ -92,7 +92,7 @@ class Backward(Weights):
     def step(self) -> Step:
         """The function that handles one tile of queries."""
         results = ("at", "dk", "dv", *self.sums.carried)
-        own = (*results, "k_tiles", "v_tile", *self._start(self.sums.step), "exchange", "queries")
+        own = (*results, "keys_of", "v_tile", *self._start(self.sums.step), "exchange", "queries")
         constants = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "STAGES", "SCORES", "OUT", "WORKER")
         return Step("accumulate", results, own, self._given(own), constants, False, self._masks_all)
 

@@ -215,7 +215,7 @@ class Forward:
         texts = {
             "there": order.there,
             **order.texts,
-            "order": tile_order.visited(self.loops.tiles) + (steady_rows.told() if self.steady else ""),
+            "order": tile_order.visited(self.loops) + (steady_rows.told() if self.steady else ""),
             "first_takes": ", ".join(self._first_taken),
             "weigh_takes": ", ".join((*self.step.own, "terms", "BLOCK_N")),
             "weigh_on_takes": ", ".join(self._steadily_taken) if self.steady else "",
@@ -346,7 +346,7 @@ class Forward:
     def _load_keys(self) -> tuple[Block, ...]:
         """The statements that load one tile of keys and of values."""
         return (
-            Statement("k_start", "(first + last - 1 - j) * BLOCK_N"),
+            self.loops.begun("first + last - 1 - j"),
             Call("ends" if self.cut else "", "load_keys", self._load_keys_takes),
             Statement("at", "1", "+="),
         )

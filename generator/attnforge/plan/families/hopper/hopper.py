@@ -119,14 +119,10 @@ def _named(kernels: Iterable[Kernel]) -> frozenset[str]:
 def build(p: SharedParameters, known: frozenset[str]) -> Hopper | None:
     """The Hopper kernels of a variant, if it has any; `known` are the names that kernels.py defines.
 
-    None if the spec leaves them out; not yet with dropout, with heads wider than 512, or if tiles are classified one by
-    one.
+    None if the spec leaves them out; not yet with dropout or with heads wider than 512.
     """
-    states = p.analysis.key_states
     spec = p.spec
     if "hopper" not in spec.targets or spec.dropout or spec.latent or not spec.algorithm.backward:
-        return None
-    if states and not states.ranged:
         return None
     functions = jitted("hopper/packed", "clear_rows", "clear_behind") if p.storage.cut else ()
     return Hopper(p, functions, known)

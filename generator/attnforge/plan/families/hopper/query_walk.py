@@ -13,7 +13,7 @@ _AS_LONG = "BLOCK_M == 64 and GROUP > 1"
 """The condition under which all of a worker's keys may be hidden from a tile of queries, which has as many queries as a
 worker has keys; with one query head per key head, a range per worker was measured to gain as often as it loses."""
 
-_PASSED = ("at", "k_tiles", "exchange", "queries", "BLOCK_D", "STAGES", "WORKER")
+_PASSED = ("at", "keys_of", "exchange", "queries", "BLOCK_D", "STAGES", "WORKER")
 
 
 @dataclass(frozen=True)

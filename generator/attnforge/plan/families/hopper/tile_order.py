@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...analysis import Analysis
+from ...loops import Loops
 from ...sides import BLOCKS, Side
 from ...statements import Block, Branch, Bundle, Loop, Statement
-from ...tile_ranges import TileRange
 from . import steady_rows
 
 _STAGE = Statement("stage", "begun % Q_STAGES")
@@ -61,11 +61,11 @@ def loads(
     }
 
 
-def visited(tiles: TileRange) -> str:
+def visited(loops: Loops) -> str:
     """The order in which a worker visits tiles of keys, in words."""
-    each = " of each range" if len(tiles.ends) > 1 else ""
-    kinds = "mixed tiles, then full ones" if tiles.full else "the mask applies to all of them"
-    kinds = "mixed tiles, full ones, and mixed ones again" if tiles.full and tiles.left else kinds
+    each = " of each range" if len(loops.tiles.ends) > 1 else " in a list" if loops.listed else ""
+    kinds = "mixed tiles, then full ones" if loops.full else "the mask applies to all of them"
+    kinds = "mixed tiles, full ones, and mixed ones again" if loops.full and loops.left else kinds
     return f"Tiles of keys{each} are visited from the last to the first: {kinds}."
 
 

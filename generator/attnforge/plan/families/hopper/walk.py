@@ -68,11 +68,9 @@ class Walk:
     @property
     def _visit(self) -> tuple[Block, ...]:
         """A worker's loops over the tiles of one range, from the last one back."""
-        tiles = self.loops.tiles
-
         def over(begin: str, end: str, mixed: str) -> Loop:
             body = (
-                Statement("k_start", f"({begin} + {end} - 1 - j) * BLOCK_N"),
+                self.loops.begun(f"{begin} + {end} - 1 - j"),
                 Call("acc, m, l, packed", "attend", (*self.taken, f"mixed={mixed}")),
                 _COUNTED,
             )
@@ -80,7 +78,7 @@ class Walk:
 
         rest = Statement("rest", "last - 1", label="tiles before this one remain")
         loops: tuple[Block, ...] = (rest, over("first", "rest", "True"))
-        if tiles.full:
+        if self.loops.full:
             loops = (
                 *self.before_full,
                 rest,
@@ -88,10 +86,10 @@ class Walk:
                 Statement("rest", "tl.minimum(full_last, rest)"),
                 over("full_first", "rest", "False"),
             )
-        if tiles.full and tiles.left:
+        if self.loops.full and self.loops.left:
             loops += (Statement("rest", "tl.minimum(full_first, rest)"), over("first", "rest", "True"))
         begin = (
-            Statement("k_start", "(last - 1) * BLOCK_N"),
+            self.loops.begun("last - 1"),
             # never `_`, which an enclosing loop may have set: to the compiler that is one variable of one type
             Call("shrink, m, l, packed", "attend_first", self.first_taken),
             *((Statement("acc", "acc * shrink[:, None]"),) if self.spans > 1 else ()),

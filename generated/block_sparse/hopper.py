@@ -1,0 +1,553 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/block_sparse.yaml
+#   content hash  0c044c3792918e54
+#   text hash     65e12ef15a66292d
+#   render with   attnforge render specs/block_sparse.yaml
+"""The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
+
+Programs take items in turn. An item is a tile of BLOCK_M queries, or a pair of a late and an early tile. Late tiles of
+a group of heads come first; if all tiles have the same amount of work, one head follows the other. In each program one
+warp loads, and each worker, a group of four warps, computes 64 of the queries:
+
+    load_tiles   waits until a buffer stage is free, then has the next tile of keys or values copied into it
+    work         for each tile of keys: issues the product for its scores and, without waiting, the product that adds
+                 the weighted values of the previous tile; then computes the weights of the current tile
+
+A stage is ready when all its bytes have arrived, and free when every worker is done with it; each has a barrier.
+Tiles of keys in a list are visited from the last to the first: mixed tiles, then full ones.
+
+Layouts
+    SCORES     [64, BLOCK_N] in registers, the result layout of a product; a quad of threads holds a row
+    OUT        [64, BLOCK_DV], likewise
+    WEIGHTS    [64, BLOCK_N] as the left operand of the product that computes OUT
+    SUMS       [64, 8]: each thread adds up its own columns of SCORES
+    WIDE       [64, BLOCK_DV], 16 bytes of a row in each thread, for stores to memory
+
+Symbols
+    items, per_item    number of items that programs take in turn, and of tiles of queries in each: 1, or 2 for pairs
+    tiles, group       number of tiles of queries of a head, and of heads in a group
+    order              these four, by which `digits` splits numbers
+    place, step        a program's item and the step to its next one, as (group, tile or pair, head within the group)
+    early, half        index of the early tile of an item; which tile of the item is current: 0 for the late one
+    STAGES, Q_STAGES   number of stages of the buffers of keys and of values, and of the buffer of queries
+    queries, buffers   the buffer of queries, and the buffers of keys and of values, with their barriers
+    WORKERS            number of workers in a program
+    WORKER             index of this worker
+    arguments          the kernel parameters that workers need
+    lengths            the kernel parameters that the loader needs
+    terms              a tuple that a worker or the loader builds for its steps: values that no step changes
+    x_buffer           tiles of x in shared memory, one per stage
+    x_ready            for each of its stages, the barrier for the tile's arrival
+    x_free             for each of its stages, the barrier at which all workers report that they are done with the tile
+    scale_log2         scale * LOG2E
+    at                 number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
+    phase              phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    visits             number of ranges of tiles of keys so far that were not empty
+    begun              number of tiles of queries so far: the current one has stage begun % Q_STAGES
+    ahead              tiles of keys before this index are copied ahead of the queries
+    others             the second operand of the product for scores: a tile of keys, or of queries
+    before             the stage of the previous tile
+    turns              for each of three workers, the barrier at which it waits for its turn to issue products
+    packed             the weights of the previous tile, two in each int32
+    OVERLAPPED         whether the product with the previous values keeps running while weights are computed
+    rest               tiles of keys before this index remain
+    entries_ptr        None, and unused: only the portable kernel, which shares its launches, reads it
+"""
+
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
+)  # fmt: skip
+
+from . import runtime
+from .kernels import LOG2E, list_range, listed, load_pairs, partial_row_sums, tile_list
+
+copy_tile = runtime.gluon_copy_of_tiles()
+
+
+@gluon.jit
+def digits(n, order):
+    """Split n into (group of heads, tile, head within the group); the head varies fastest, then the tile."""
+    items, tiles, group, per_item = order
+    of_group = tl.cdiv(tiles, per_item)
+    return n // (of_group * group), n // group % of_group, n % group
+
+
+@gluon.jit
+def add_digits(place, step, order):
+    """Add two such numbers, place and step, without a division."""
+    items, tiles, group, per_item = order
+    of_group = tl.cdiv(tiles, per_item)
+    head = place[2] + step[2]
+    carry = (head >= group).to(tl.int32)
+    early = place[1] + step[1] + carry
+    further = (early >= of_group).to(tl.int32)
+    return place[0] + step[0] + further, early - further * of_group, head - carry * group
+
+
+@gluon.jit
+def matrix(buffer, i):
+    """Tile i of a buffer, by rows and columns."""
+    tile = buffer.index(i)
+    return tile.reshape([tile.shape[2], tile.shape[3]])
+
+
+@gluon.jit
+def score_product(rows, others, below, D: gl.constexpr, ADDS: gl.constexpr):
+    """Issue, without waiting, the product of the rows of two tiles, added to `below` if ADDS is true.
+
+    If the last 64 of 256 columns are empty, they are left out.
+    """
+    if rows.shape[1] == 256 and D <= 192:
+        left, right = rows.slice(0, 128, 1), others.slice(0, 128, 1).permute((1, 0))
+        scoring = warpgroup_mma(left, right, below, use_acc=ADDS, is_async=True)
+        left, right = rows.slice(128, 64, 1), others.slice(128, 64, 1).permute((1, 0))
+        return warpgroup_mma(left, right, scoring, is_async=True)
+    else:
+        return warpgroup_mma(rows, others.permute((1, 0)), below, use_acc=ADDS, is_async=True)
+
+
+@gluon.jit
+def pack(p, dtype: gl.constexpr):
+    """Pack weights as `dtype`, two in each int32: as 16-bit values they would be unpacked and repacked at each step."""
+    even, odd = gl.split(p.reshape([p.shape[0], p.shape[1] // 2, 2]))
+    if dtype == gl.bfloat16:
+        return gl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [even, odd], gl.int32, True, 1)
+    else:
+        return gl.inline_asm_elementwise("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", [even, odd], gl.int32, True, 1)
+
+
+@gluon.jit
+def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
+    """Unpack the weights, of type `dtype`, as the left operand of a product."""
+    even = packed.to(gl.uint16).to(dtype, bitcast=True)
+    odd = (packed >> 16).to(gl.uint16).to(dtype, bitcast=True)
+    return gl.convert_layout(gl.join(even, odd).reshape([packed.shape[0], packed.shape[1] * 2]), WEIGHTS)
+
+
+@triton.constexpr_function
+def operands(result, results, inputs, given="f"):
+    """Constraints of inline PTX with so many results and inputs, floats or words; `=&` marks results written early."""
+    return ",".join([result] * results + [given] * inputs)
+
+
+@triton.constexpr_function
+def watching(count):
+    """PTX that goes on once `count` values of a thread are known; it never loops: no arithmetic gives that NaN."""
+    found = [f"setp.eq{'.or' * (i > 0)}.s32 p, ${count + i}, 0x7fc12345{', p' * (i > 0)};" for i in range(count)]
+    lines = [
+        "{",
+        ".reg .pred p, any;",
+        *found,
+        "again:",
+        "vote.sync.any.pred any, p, 0xffffffff;",
+        "@any bra.uni again;",
+    ]
+    return "\n".join([*lines, *(f"mov.b32 ${i}, ${count + i};" for i in range(count)), "}"])
+
+
+@gluon.jit
+def in_order(x, COUNT: gl.constexpr):
+    """Values x, COUNT per thread, known before what follows begins: only branches stop the assembler hoisting waits."""
+    constraints: gl.constexpr = operands("=&r", COUNT, COUNT, "r")
+    return gl.inline_asm_elementwise(watching(COUNT), constraints, [x], gl.float32, False, COUNT)
+
+
+@triton.constexpr_function
+def shrinking(count):
+    """PTX that multiplies `count` values of a thread by their rows' factors; warps with factors of 1 alone skip it.
+
+    In the result of a product, a thread's values are in two rows: two of the first, two of the second, and so on.
+    """
+    lines = [
+        "{",
+        ".reg .pred p, any;",
+        f"setp.neu.f32 p, ${2 * count}, 1.0;",
+        f"setp.neu.or.f32 p, ${2 * count + 2}, 1.0, p;",
+    ]
+    lines += ["vote.sync.any.pred any, p, 0xffffffff;", *(f"mov.f32 ${i}, ${count + i};" for i in range(count))]
+    lines += ["@!any bra.uni done;", *(f"mul.f32 ${i}, ${i}, ${2 * count + i};" for i in range(count))]
+    return "\n".join([*lines, "done:", "}"])
+
+
+@gluon.jit
+def shrunk(acc, shrink):
+    """The rows of acc, each times its factor; warps in which no row's largest score has grown skip the products."""
+    COUNT: gl.constexpr = acc.shape[1] // 2  # of each of 128 threads
+    return gl.inline_asm_elementwise(
+        shrinking(COUNT), operands("=f", COUNT, 2 * COUNT), [acc, shrink[:, None]], gl.float32, False, COUNT
+    )
+
+
+@gluon.jit
+def as_stored(out, q_tile, WIDE: gl.constexpr, Q_STAGES: gl.constexpr):
+    """A tile of out with 16 bytes of a row in each thread, rearranged in the shared memory of the queries.
+
+    With a single stage the next queries already arrive there: then each warp rearranges its own rows by itself.
+    """
+    if Q_STAGES == 1:
+        return gl.convert_layout(out, gl.BlockedLayout([2, 8], [8, 4], [4, 1], [1, 0]))
+    else:
+        tile = q_tile.slice(0, out.shape[1], 1)
+        tile.store(out)
+        return tile.load(WIDE)
+
+
+@gluon.jit
+def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
+    """Store the first WIDTH columns of the rows of a tile, as far as they lie before row `count`."""
+    row = first + gl.arange(0, x.shape[0], gl.SliceLayout(1, x.type.layout))
+    column = gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
+    inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+    tl.store(ptr + row.to(tl.int64)[:, None] * stride + column[None, :], x.to(ptr.dtype.element_ty), mask=inside)
+
+
+@gluon.jit
+def weigh(
+    m, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
+):  # fmt: skip
+    """Compute the weights of one tile of keys, and update `m` and the partial row sums with them."""
+    (
+        k_len, scale_log2, row, q_len, in_block_mask_base, in_block_mask_stride_query,
+        in_block_mask_stride_key
+    ) = terms  # fmt: skip
+    # [BLOCK_N]
+    k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
+    if mixed:
+        # [64, BLOCK_N]
+        in_block_mask_qk = load_pairs(
+            in_block_mask_base,
+            row // 64,
+            in_block_mask_stride_query,
+            tl.cdiv(q_len, 64),
+            k_pos // 64,
+            in_block_mask_stride_key,
+            tl.cdiv(k_len, 64),
+        ).to(tl.int1)
+        keep = (k_pos < k_len)[None, :]
+        keep &= in_block_mask_qk  # block_sparse
+        score = tl.where(keep, score, float("-inf"))
+    # [64]
+    m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
+    if OVERLAPPED:
+        m_new = in_order(m_new, 2)
+    # a row that has seen no key yet has m = -inf: subtract the lowest number instead, as -inf - -inf is NaN
+    pivot = tl.maximum(m_new, -3.4028234e38)
+    p = tl.exp2(score * scale_log2 - pivot[:, None])  # [64, BLOCK_N]
+    shrink = tl.exp2(m - pivot)  # [64]
+    l *= gl.convert_layout(shrink, gl.SliceLayout(1, l.type.layout))[:, None]
+    l += gl.convert_layout(partial_row_sums(p), l.type.layout, assert_trivial=True)
+    return m_new, l, p, shrink
+
+
+@gluon.jit
+def attend_first(
+    at, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
+    SCORES: tl.constexpr, OUT: tl.constexpr
+):  # fmt: skip
+    """Compute the weights of the first tile of keys, which is mixed or may be treated as mixed."""
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    stage = at % STAGES
+    mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
+    below = gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)
+    scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=False)
+    score = warpgroup_mma_wait(0, [scoring])
+    mbarrier.arrive(k_free.index(stage), count=1)
+    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
+    return gl.convert_layout(shrink, gl.SliceLayout(1, OUT)), m, l, pack(p, v_buffer.dtype)
+
+
+@gluon.jit
+def attend(
+    at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr,
+    BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WEIGHTS: tl.constexpr, WORKERS: tl.constexpr,
+    WORKER: tl.constexpr, mixed
+):  # fmt: skip
+    """Update (acc, m, l) with the scores of one tile of keys, and acc with the weighted values of the previous tile.
+
+    Three workers issue their products in turn, so that one worker's softmax overlaps with the products of another.
+    """
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    stage, before = at % STAGES, (at - 1) % STAGES
+    weights = unpack(packed, v_buffer.dtype, WEIGHTS)
+    mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
+    if WORKERS == 3:
+        mbarrier.wait(turns.index(WORKER), at - visits + (WORKER == 0) & 1)
+    below = gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)
+    scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=False)
+    mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
+    adding = warpgroup_mma(weights, matrix(v_buffer, before), acc, is_async=True)
+    if WORKERS == 3:
+        mbarrier.arrive(turns.index((WORKER + 1) % WORKERS), count=1)
+    score = warpgroup_mma_wait(1, [scoring])
+    mbarrier.arrive(k_free.index(stage), count=1)
+    # where that is faster, the product with the values keeps running while weights are computed
+    OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
+    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
+    acc = warpgroup_mma_wait(0, [adding])
+    # until here the product was reading the registers of the previous weights
+    packed = pack(p, v_buffer.dtype)
+    mbarrier.arrive(v_free.index(before), count=1)
+    shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
+    if OVERLAPPED:
+        acc = shrunk(acc, shrink)
+    else:
+        acc = acc * shrink[:, None]
+    return acc, m, l, packed
+
+
+@gluon.jit
+def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constexpr):
+    """Update acc with the weighted values of the last tile."""
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    before = (at - 1) % STAGES
+    mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
+    adding = warpgroup_mma(unpack(packed, v_buffer.dtype, WEIGHTS), matrix(v_buffer, before), acc, is_async=True)
+    acc = warpgroup_mma_wait(0, [adding])
+    mbarrier.arrive(v_free.index(before), count=1)
+    return acc
+
+
+@gluon.jit
+def work(
+    arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    Q_STAGES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
+    WORKER: tl.constexpr
+):  # fmt: skip
+    """Store out and the LSE of 64 queries of each tile of this program."""
+    (
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_block_mask_ptr, in_block_mask_stride_batch,
+        in_block_mask_stride_head, in_block_mask_stride_query, in_block_mask_stride_key, key_lists_ptr,
+        q_tiles, k_tiles
+    ) = arguments  # fmt: skip
+    items, tiles, group, per_item = order
+    q_buffer, q_ready, q_free = queries
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_DV, 16])
+    WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    SUMS: gl.constexpr = gl.DistributedLinearLayout(
+        [[0, 1], [8, 0]], [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 8]
+    )
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
+    at = 0  # tiles of keys so far
+    visits = 0  # ranges of such tiles so far
+    begun = 0  # tiles of queries so far
+    place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
+    for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
+        for half in tl.range(0, per_item):
+            early = place[1]
+            tile = tl.where(half == 0, tiles - 1 - early, early)
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
+            q_start = tile * BLOCK_M
+            q_offset, q_len = 0, q_total
+            k_len = k_total
+            if (half == 0) | (early < tiles - 1 - early):
+                # [64]
+                row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
+                scale_log2 = scale * LOG2E
+                in_block_mask_base = (
+                    in_block_mask_ptr
+                    + tl.cast(b, tl.int64) * in_block_mask_stride_batch
+                    + tl.cast(h, tl.int64) * in_block_mask_stride_head
+                )
+                # [64, BLOCK_DV]
+                acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
+                # [64]
+                m = gl.full([64], float("-inf"), tl.float32, gl.SliceLayout(1, SCORES))
+                # [64, 8]
+                l = gl.full([64, 8], 0.0, tl.float32, SUMS)
+                stage = begun % Q_STAGES
+                mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
+                q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
+                terms = (
+                    k_len, scale_log2, row, q_len, in_block_mask_base, in_block_mask_stride_query,
+                    in_block_mask_stride_key
+                )  # fmt: skip
+                key_list = tile_list(key_lists_ptr, b * Hq + h, q_start // BLOCK_M, q_tiles, k_tiles)
+                first, full_first, full_last, last = list_range(key_list)
+                if last > first:
+                    k_start = listed(key_list, last - 1) * BLOCK_N
+                    shrink, m, l, packed = attend_first(
+                        at, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
+                    )  # fmt: skip
+                    at += 1
+                    visits += 1
+                    rest = last - 1  # tiles before this one remain
+                    for j in tl.range(full_last, rest):
+                        k_start = listed(key_list, full_last + rest - 1 - j) * BLOCK_N
+                        acc, m, l, packed = attend(
+                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
+                            WEIGHTS, WORKERS, WORKER, mixed=True
+                        )  # fmt: skip
+                        at += 1
+                    rest = tl.minimum(full_last, rest)
+                    for j in tl.range(full_first, rest):
+                        k_start = listed(key_list, full_first + rest - 1 - j) * BLOCK_N
+                        acc, m, l, packed = attend(
+                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
+                            WEIGHTS, WORKERS, WORKER, mixed=False
+                        )  # fmt: skip
+                        at += 1
+                    acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
+                if Q_STAGES == 1:
+                    mbarrier.arrive(q_free.index(stage), count=1)
+
+                l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
+                # rows without keys: out is 0, the LSE makes every weight 0
+                share = tl.where(l == 0, 0.0, 1 / l)
+                out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
+                out = as_stored(out.to(q_buffer.dtype), q_tile, WIDE, Q_STAGES)
+                first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
+                store_rows(out_ptr + first_row * DV, Hq * DV, out, q_start + WORKER * 64, q_len, DV)
+                if Q_STAGES > 1:
+                    fence_async_shared()
+                    mbarrier.arrive(q_free.index(stage), count=1)
+                begun += 1
+                # [64]
+                lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
+                tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
+        place = add_digits(place, step, order)
+
+
+@gluon.jit
+def load_keys(
+    at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
+):  # fmt: skip
+    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    stage, phase = at % STAGES, at // STAGES & 1
+    mbarrier.wait(k_free.index(stage), phase ^ 1)
+    mbarrier.expect(k_ready.index(stage), k_desc.block_type.nbytes)
+    rows = [b, kv_h, k_offset + k_start, 0]
+    copy_tile(k_desc, rows, k_ready.index(stage), k_buffer.index(stage))
+    mbarrier.wait(v_free.index(stage), phase ^ 1)
+    mbarrier.expect(v_ready.index(stage), v_desc.block_type.nbytes)
+    copy_tile(v_desc, rows, v_ready.index(stage), v_buffer.index(stage))
+
+
+@gluon.jit
+def load_tiles(
+    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr, WORKERS: tl.constexpr
+):  # fmt: skip
+    """Copy the tiles of queries, keys and values that the workers need, in their order."""
+    Hq, key_lists_ptr, q_tiles, k_tiles = lengths
+    items, tiles, group, per_item = order
+    q_buffer, q_ready, q_free = queries
+    at = 0  # tiles of keys so far
+    begun = 0  # tiles of queries so far
+    place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
+    for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
+        for half in tl.range(0, per_item):
+            early = place[1]
+            tile = tl.where(half == 0, tiles - 1 - early, early)
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
+            kv_h = h // GROUP
+            q_start = tile * BLOCK_M
+            q_offset = 0
+            k_offset = 0
+            if (half == 0) | (early < tiles - 1 - early):
+                key_list = tile_list(key_lists_ptr, b * Hq + h, q_start // BLOCK_M, q_tiles, k_tiles)
+                first, _, _, last = list_range(key_list)
+                ahead = first
+                if Q_STAGES == 1:
+                    ahead = tl.minimum(first + 1, last)
+                    for j in tl.range(first, ahead):
+                        k_start = listed(key_list, first + last - 1 - j) * BLOCK_N
+                        load_keys(
+                            at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
+                        )  # fmt: skip
+                        at += 1
+                stage = begun % Q_STAGES
+                mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
+                mbarrier.expect(q_ready.index(stage), WORKERS * q_desc.block_type.nbytes)
+                for worker in gl.static_range(WORKERS):
+                    rows = [b, h, q_offset + q_start + worker * 64, 0]
+                    copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
+                begun += 1
+                for j in tl.range(ahead, last):
+                    k_start = listed(key_list, first + last - 1 - j) * BLOCK_N
+                    load_keys(
+                        at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
+                    )  # fmt: skip
+                    at += 1
+        place = add_digits(place, step, order)
+
+
+@gluon.jit
+def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    """COUNT barriers, one for each stage of a buffer; each waits for ARRIVALS arrivals and all expected bytes."""
+    made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(COUNT):
+        mbarrier.init(made.index(i), count=ARRIVALS)
+    return made
+
+
+@gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "q_tiles", "k_tiles", "items", "tiles", "group", "per_item"])
+def forward(
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_block_mask_ptr, key_lists_ptr, q_total,
+    k_total, Hq, in_block_mask_stride_batch, in_block_mask_stride_head, in_block_mask_stride_query,
+    in_block_mask_stride_key, q_tiles, k_tiles, items, tiles, group, per_item, D: tl.constexpr,
+    GROUP: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr
+):  # fmt: skip
+    """Store out and the LSE of all tiles of queries."""
+    WORKERS: gl.constexpr = BLOCK_M // 64
+    q_buffer = gl.allocate_shared_memory(q_desc.dtype, [Q_STAGES * WORKERS, 1, 1, 64, BLOCK_D], q_desc.layout)
+    k_buffer = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
+    v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
+    queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS))
+    buffers = (
+        k_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS),
+        v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1)
+    )  # fmt: skip
+    fence_async_shared()
+    arguments = (
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_block_mask_ptr, in_block_mask_stride_batch,
+        in_block_mask_stride_head, in_block_mask_stride_query, in_block_mask_stride_key, key_lists_ptr,
+        q_tiles, k_tiles
+    )  # fmt: skip
+    lengths = (Hq, key_lists_ptr, q_tiles, k_tiles)
+    order = (items, tiles, group, per_item)
+    # workers get the registers that the loader does not need
+    if WORKERS == 3:
+        gl.warp_specialize(
+            [
+                (work, (
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 0
+                )),
+                (work, (
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 1
+                )),
+                (work, (
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 2
+                )),
+                (load_tiles, (
+                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
+                    WORKERS
+                )),
+            ],
+            [4, 4, 1], [160, 160, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (work, (
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 0
+                )),
+                (work, (
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 1
+                )),
+                (load_tiles, (
+                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
+                    WORKERS
+                )),
+            ],
+            [4, 1], [240, 24],
+        )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51ac3428fffde3c7
-#   text hash     7faa5c5e066c61e0
+#   content hash  dbadeb18a039f52d
+#   text hash     ac9ac703d0eaa65f
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -107,7 +107,7 @@ Symbols
                             each
     q_tiles, k_tiles        number of tiles of queries and of keys
     key_lists_ptr, query_lists_ptr
-                            for each tile of queries the tiles of keys that it needs; the other way round
+                            for each tile of queries the tiles of keys that it needs, or vice versa
     key_list, query_list    the list for the program's own tile: two numbers, then tiles, as `tile_list` says
     x_least, x_most         minimum and maximum of x along a tile, as stored there
     others, some, every     tiles of the other side; for each, whether some of it is visible, and all of it
@@ -397,8 +397,8 @@ def list_keys(
     )
     key_list = tile_list(key_lists_ptr, b * Hq + h, tile, q_tiles, k_tiles)
     full = 0
-    for start in tl.range(0, k_tiles, 1024):
-        others = start + tl.arange(0, 1024)
+    for start in tl.range(0, k_tiles, 128):
+        others = start + tl.arange(0, 128)
         some, every = key_states(
             others,
             q_first,
@@ -412,8 +412,8 @@ def list_keys(
         )
         full = append(key_list, full, others, every)
     count = full
-    for start in tl.range(0, k_tiles, 1024):
-        others = start + tl.arange(0, 1024)
+    for start in tl.range(0, k_tiles, 128):
+        others = start + tl.arange(0, 128)
         some, every = key_states(
             others,
             q_first,
@@ -450,8 +450,8 @@ def list_queries(
     )
     query_list = tile_list(query_lists_ptr, b * Hq + h, tile, k_tiles, q_tiles)
     full = 0
-    for start in tl.range(0, q_tiles, 1024):
-        others = start + tl.arange(0, 1024)
+    for start in tl.range(0, q_tiles, 128):
+        others = start + tl.arange(0, 128)
         some, every = query_states(
             others,
             k_first,
@@ -465,8 +465,8 @@ def list_queries(
         )
         full = append(query_list, full, others, every)
     count = full
-    for start in tl.range(0, q_tiles, 1024):
-        others = start + tl.arange(0, 1024)
+    for start in tl.range(0, q_tiles, 128):
+        others = start + tl.arange(0, 128)
         some, every = query_states(
             others,
             k_first,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  abcf83a58a04d689
-#   text hash     5c76e89e04c1ed22
+#   content hash  662763e97b429e2b
+#   text hash     81220ce539d7c58d
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 
@@ -110,7 +110,7 @@ Symbols
                             each
     q_tiles, k_tiles        number of tiles of queries and of keys
     key_lists_ptr, query_lists_ptr
-                            for each tile of queries the tiles of keys that it needs; the other way round
+                            for each tile of queries the tiles of keys that it needs, or vice versa
     key_list, query_list    the list for the program's own tile: two numbers, then tiles, as `tile_list` says
     x_least, x_most         minimum and maximum of x along a tile, as stored there
     others, some, every     tiles of the other side; for each, whether some of it is visible, and all of it
@@ -367,8 +367,8 @@ def list_keys(
     )
     key_list = tile_list(key_lists_ptr, b * Hq + h, tile, q_tiles, k_tiles)
     full = 0
-    for start in tl.range(0, k_tiles, 1024):
-        others = start + tl.arange(0, 1024)
+    for start in tl.range(0, k_tiles, 128):
+        others = start + tl.arange(0, 128)
         some, every = key_states(
             others,
             q_first,
@@ -382,8 +382,8 @@ def list_keys(
         )
         full = append(key_list, full, others, every)
     count = full
-    for start in tl.range(0, k_tiles, 1024):
-        others = start + tl.arange(0, 1024)
+    for start in tl.range(0, k_tiles, 128):
+        others = start + tl.arange(0, 128)
         some, every = key_states(
             others,
             q_first,
@@ -420,8 +420,8 @@ def list_queries(
     )
     query_list = tile_list(query_lists_ptr, b * Hq + h, tile, k_tiles, q_tiles)
     full = 0
-    for start in tl.range(0, q_tiles, 1024):
-        others = start + tl.arange(0, 1024)
+    for start in tl.range(0, q_tiles, 128):
+        others = start + tl.arange(0, 128)
         some, every = query_states(
             others,
             k_first,
@@ -435,8 +435,8 @@ def list_queries(
         )
         full = append(query_list, full, others, every)
     count = full
-    for start in tl.range(0, q_tiles, 1024):
-        others = start + tl.arange(0, 1024)
+    for start in tl.range(0, q_tiles, 128):
+        others = start + tl.arange(0, 128)
         some, every = query_states(
             others,
             k_first,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  739702428774eb53
-#   text hash     5d3271d9031b27d8
+#   content hash  dc7a6b8ee9eeaa4b
+#   text hash     72ff98053204d639
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 
@@ -14,20 +14,20 @@ options for the compiler. The best is first; the others need less shared memory,
 TILES_16BIT = {
     "sm_90": {
         "forward": {
-            64: ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (32, 32, 4, 1)),
-            128: ((128, 64, 8, 3), (64, 64, 4, 3), (64, 32, 4, 3), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 3), (64, 64, 4, 2), (32, 32, 4, 1)),
+            128: ((64, 64, 4, 3), (64, 32, 4, 3), (32, 32, 4, 1)),
             256: ((128, 32, 8, 3), (64, 32, 4, 2), (32, 32, 4, 1), (32, 16, 4, 1)),
             512: ((64, 32, 8, 2), (32, 32, 8, 1), (16, 32, 8, 1)),
         },
         "backward_dkv": {
-            64: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
-            128: ((32, 64, 4, 3), (32, 64, 4, 1), (32, 32, 4, 1)),
+            64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
+            128: ((64, 64, 4, 2), (32, 64, 4, 1), (32, 32, 4, 1)),
             256: ((64, 64, 8, 2), (32, 64, 8, 1), (16, 32, 4, 1)),
             512: ((32, 64, 8, 1), (16, 32, 8, 1), (16, 16, 8, 1)),
         },
         "backward_dq": {
             64: ((64, 64, 4, 3), (64, 64, 4, 1), (32, 32, 4, 1)),
-            128: ((128, 32, 8, 3), (64, 32, 4, 3), (64, 32, 4, 1), (32, 32, 4, 1)),
+            128: ((64, 64, 4, 2), (64, 32, 4, 1), (32, 32, 4, 1)),
             256: ((128, 32, 8, 3), (64, 32, 4, 2), (64, 32, 4, 1), (32, 16, 4, 1)),
             512: ((64, 32, 8, 1), (32, 32, 8, 1), (16, 32, 8, 1), (16, 16, 8, 1)),
         },
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (4096,), 128: (0,), 256: (2048,)}}
+HOPPER_IS_FASTER = {"forward": {128: (0,), 256: (0,)}, "backward": {128: (512,), 256: (512,)}}

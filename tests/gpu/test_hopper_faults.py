@@ -27,6 +27,7 @@ WAIT = "mbarrier.wait(added_ready.index(stage), at // STAGES & 1)"
 WINDOWED = "sliding_window/hopper_backward.py"  # its mask is under a branch
 # the scale is a factor of tanh, and weights are multiplied by slopes of scores in a separate step
 CAPPED, SLOPED = "softcap/hopper.py", "softcap/hopper_backward.py"
+LISTED, LISTED_BACKWARD = "block_sparse/hopper.py", "block_sparse/hopper_backward.py"
 # fault: file, code to replace, its replacement
 FAULTS = {
     "keys read before they have come": (
@@ -80,6 +81,16 @@ FAULTS = {
     "what the next keys add waited for": (ADDED, WAIT, WAIT.replace("stage", "(at + 1) % STAGES")),
     "the scale applied once more": (CAPPED, "tanh(score, scale / 30.0)", "tanh(score * scale, scale / 30.0)"),
     "weights left out of the gradient of scores": (SLOPED, "    ds = ds * (dp - delta", "    ds = (dp - delta"),
+    "full tiles of a list left out": (LISTED, "for j in tl.range(full_first, rest):", "for j in tl.range(rest, rest):"),
+    "the tile after the one in the list": (
+        LISTED, "k_start = listed(key_list, first + last - 1 - j) * BLOCK_N", "k_start = (last - 1 - j) * BLOCK_N"
+    ),
+    "the first head's list of queries": (
+        LISTED_BACKWARD, "tile_list(query_lists_ptr, b * Hq + h,", "tile_list(query_lists_ptr, b * Hq,"
+    ),
+    "a list of queries as a range": (
+        LISTED_BACKWARD, "q_start = listed(query_list, i) * BLOCK_M", "q_start = i * BLOCK_M"
+    ),
     "what a query adds left out": (ADDED, "below = q_added[:, None] + ", "below = 0 * q_added[:, None] + "),
 }  # fmt: skip
 PASSED = {fault for fault in FAULTS if "passed by" in fault}  # shown by more than 64 columns

@@ -33,6 +33,13 @@ class Access:
         return "row" if len(kinds) == 1 and self.tie and not self.row_axis.divided else "entry"
 
     @property
+    def block(self) -> int:
+        """The least number of positions, of queries or of keys, that share a whole number of pairs; 1 if none do."""
+        paired = self.form == "pair" and self.input.dtype != "float"
+        shared = [axis.per for axis in self.input.axes if axis.kind in SIDE_OF] if paired else []
+        return min((per for per in shared if isinstance(per, int)), default=1)
+
+    @property
     def tie(self) -> Side | None:
         """The side whose position indexes its only axis of rows, if there is one."""
         if len(self.input.rows) != 1:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..language.spec import Spec
-from . import positions, running_sums, statements, storage, tile_ranges
+from . import positions, running_sums, statements, storage, tile_ranges, tiles
 from .kernel_terms import KernelTerms
 from .sides import SIDES, Side
 from .statements import Statement
@@ -57,7 +57,7 @@ class Analysis:
     @property
     def joined(self) -> bool:
         """Whether mixed and full tiles share a loop, the mask under a branch that the assembler has to live with."""
-        return self.by_query.weight != "heavy"
+        return self.by_query.weight not in tiles.LOADING
 
     @property
     def scale_log2(self) -> str:

@@ -13,7 +13,8 @@ from .kernel_terms import Sum
 from .plan import Plan
 from .reduction import Reduction
 
-_ONE_AXIS = ("scan", "scan_back", "rotate", "bounds", "ranges", "list_keys", "list_queries")  # kernels whose grid has one axis
+# kernels whose grid has one axis
+_ONE_AXIS = ("scan", "scan_back", "rotate", "bounds", "ranges", "list_keys", "list_queries")
 
 
 def text(plan: Plan, description: str, code: str) -> str:

@@ -179,7 +179,7 @@ def _of_tensors(plan: Plan) -> Iterator[Row]:
     yield "q_bounds_ptr, k_bounds_ptr", "minimum and maximum of the values that masks read along each tile"
     yield "q_bounds_base, k_bounds_base", "the bounds of the program's own tile"
     yield "q_tiles, k_tiles", "number of tiles of queries and of keys"
-    yield "key_lists_ptr, query_lists_ptr", "for each tile of queries the tiles of keys that it needs; the other way round"
+    yield "key_lists_ptr, query_lists_ptr", "for each tile of queries the tiles of keys that it needs, or vice versa"
     yield "key_list, query_list", "the list for the program's own tile: two numbers, then tiles, as `tile_list` says"
     yield "x_least, x_most", "minimum and maximum of x along a tile, as stored there"
     yield "others, some, every", "tiles of the other side; for each, whether some of it is visible, and all of it"

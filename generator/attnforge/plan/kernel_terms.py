@@ -284,11 +284,14 @@ class KernelTerms(KernelInputs):
     @cached_property
     def weight(self) -> Weight:
         """The class of the variant by what its terms load and compute; tables of tiles are kept for each class."""
-        if self.spec.dropout or any(access.form in ("pair", "entry") for access in self.accesses):
+        many = [access for access in self.accesses if access.form in ("pair", "entry")]
+        if self.spec.dropout or any(access in self.scored or access.block == 1 for access in many):
             return "heavy"
         rows = [access.input for access in self.accesses if access.form == "row"]
         if floats := [given for given in rows if given.dtype == "float"]:
-            return "rows" if all(map(self.reachable, floats)) else "heavy"
+            return "rows" if all(map(self.reachable, floats)) and not many else "heavy"
+        if many:
+            return "blocks" if all(access.block >= 128 for access in many) else "small_blocks"
         if rows:
             return "marks"
         functions = (n for score in self.factored.scores for n in score.walk() if n.op in printers.SMOOTH)

@@ -263,11 +263,11 @@ def _list_of(states: TileStates) -> tuple[Block, ...]:
     def found(count: str, wanted: str) -> Loop:
         told = f"{states.function}({', '.join(('others', *states.parameters, states.block))})"
         step = (
-            Statement("others", "start + tl.arange(0, 1024)"),
+            Statement("others", "start + tl.arange(0, 128)"),
             Statement("some, every", told),
             Statement(count, f"append({states.own_list}, {count}, others, {wanted})"),
         )
-        return Loop("start", "0", f"{other}_tiles, 1024", step)
+        return Loop("start", "0", f"{other}_tiles, 128", step)
 
     steps = (
         Statement("full", "0"),

@@ -19,7 +19,7 @@ from ..tiling.intervals import FALSE, TRUE, Ends
 from . import positions
 from .access import Access
 from .kernel_inputs import KernelInputs
-from .sides import BLOCKS, OTHER, SIDE_OF, Side
+from .sides import BLOCKS, OTHER, Side
 from .statements import Statement, label, needed, reads, serving, targets
 
 _ZERO = Node("num", (), 0, "int")
@@ -60,9 +60,7 @@ class TileStates:
     @property
     def blocks(self) -> tuple[Access, ...]:
         """The accesses with one entry for several positions of both sides: few enough to be examined directly."""
-        pairs = (access for access in self._accesses if access.form == "pair" and access.input.dtype != "float")
-        rows = {access: [axis for axis in access.input.axes if axis.kind in SIDE_OF] for access in pairs}
-        return tuple(access for access, axes in rows.items() if all(axis.divided for axis in axes))
+        return tuple(access for access in self._accesses if access.block > 1)
 
     @property
     def tellers(self) -> tuple[Access, ...]:

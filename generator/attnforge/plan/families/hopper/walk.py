@@ -68,6 +68,7 @@ class Walk:
     @property
     def _visit(self) -> tuple[Block, ...]:
         """A worker's loops over the tiles of one range, from the last one back."""
+
         def over(begin: str, end: str, mixed: str) -> Loop:
             body = (
                 self.loops.begun(f"{begin} + {end} - 1 - j"),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4b0ed9e9555880d2
-#   text hash     37fe194359a44ee9
+#   content hash  409b870b6fda36ce
+#   text hash     e9ea2c9a88306949
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fa1f45028bca2ab8
-#   text hash     3b66a912c16b86e3
+#   content hash  f2437f995d247762
+#   text hash     af543a3b638a2208
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

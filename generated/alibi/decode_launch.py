@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e2ae9deea9041d03
-#   text hash     1d363b8af615c405
+#   content hash  b7bb1cf26ac66b3c
+#   text hash     3959b050edcbe5f4
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d770f694fe6af58b
-#   text hash     0b3792653a31ddcf
+#   content hash  2a98a2c92e244b81
+#   text hash     d98e5f1b85be4425
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

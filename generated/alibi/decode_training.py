@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2174b502afb72185
-#   text hash     276b442431a35820
+#   content hash  a18751bfaad66e45
+#   text hash     ee858e9c0e49b51a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

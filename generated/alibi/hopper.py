@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7f0d46ef7e2c7fcd
-#   text hash     f95e37dd13a92585
+#   content hash  2441fa03494121b2
+#   text hash     927686fd235a7e54
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

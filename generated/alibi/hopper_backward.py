@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6eedf4bb9cb578d3
-#   text hash     d6ae299509e28191
+#   content hash  d294cf3d39f2604a
+#   text hash     fbe687d54af0ae18
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  76becfc1c06029e5
-#   text hash     092a1e00397bb84b
+#   content hash  6f29d7bb5df0a5c0
+#   text hash     4ef3f101293e9e07
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

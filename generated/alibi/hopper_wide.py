@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3a02141d6a51ac4f
-#   text hash     0fa7af0741f8e59f
+#   content hash  46e4448ea7b3ad1e
+#   text hash     88268ee1fc005442
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2f2adbd0b713d1b4
-#   text hash     d353a17d1e0d062e
+#   content hash  2fe09c470a3f0cea
+#   text hash     08e2acb7be0b862e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

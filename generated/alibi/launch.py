@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  12a03675f334ac60
-#   text hash     cb5adfc53a9e03a0
+#   content hash  a6a1f0e933584d41
+#   text hash     7c8c8384aaa763e3
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

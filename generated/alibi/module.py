@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8b04fba2b7b28e27
-#   text hash     09190a6e66acbc46
+#   content hash  de63846068258c96
+#   text hash     14bc35725b082c1f
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

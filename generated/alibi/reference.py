@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f76f117d90d0fec3
-#   text hash     91e3b55ee62a23f7
+#   content hash  6a047ec7ed9c81ed
+#   text hash     1dbf1f24852a0549
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

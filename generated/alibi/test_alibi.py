@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  54bc56ba7e39d43d
-#   text hash     6b68c7ec59eece3f
+#   content hash  db310c0d155948b9
+#   text hash     4bbb1e1e8344087d
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

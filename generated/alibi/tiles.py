@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b67820f612a3df75
-#   text hash     95812224659ea3b7
+#   content hash  9518f54f6e47dfd5
+#   text hash     ff17408c93aae89c
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

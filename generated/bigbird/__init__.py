@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  92f059eda4cfbcc9
-#   text hash     ad4a12b72d2a83a1
+#   content hash  ed8f3f66062f123a
+#   text hash     da4200eebb9cb72a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5aaa3453af4a743c
-#   text hash     40c005cb54a9da71
+#   content hash  7fd70c6f95191e9e
+#   text hash     db12dbbfa64ffebe
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

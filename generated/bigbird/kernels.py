@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  dbadeb18a039f52d
-#   text hash     ac9ac703d0eaa65f
+#   content hash  b828171684d48ec7
+#   text hash     6878792805399173
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -252,10 +252,12 @@ def key_states(
         q_first - q_begin,
         q_last - q_begin,
         64,
+        2,
         in_block_mask_stride_query,
         k_first,
         k_last,
         64,
+        2,
         in_block_mask_stride_key,
         BLOCK_N,
     )
@@ -298,10 +300,12 @@ def query_states(
         k_first,
         k_last,
         64,
+        2,
         in_block_mask_stride_key,
         q_first - q_begin,
         q_last - q_begin,
         64,
+        2,
         in_block_mask_stride_query,
         BLOCK_M,
     )
@@ -326,25 +330,27 @@ def query_states(
 
 @triton.jit
 def block_extremes(
-    base, first, last, PER: tl.constexpr, stride, other_first, other_last, OTHER_PER: tl.constexpr, other_stride,
-    BLOCK: tl.constexpr
+    base, first, last, PER: tl.constexpr, AT_ONCE: tl.constexpr, stride,
+    other_first, other_last, OTHER_PER: tl.constexpr, OTHER_AT_ONCE: tl.constexpr, other_stride, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Minimum and maximum entry of the blocks that a tile of one side shares with tiles of the other side.
 
     The tile extends from `first` to `last`, and PER of its rows share an entry; the other tiles, of BLOCK rows each,
     extend from other_first to other_last, and OTHER_PER rows share one. Entries begin at `base`, `stride` and
-    `other_stride` apart.
+    `other_stride` apart; AT_ONCE of the tile and OTHER_AT_ONCE of each other tile are loaded together.
     """
+    least = tl.full(other_first.shape, 2**31 - 1, tl.int32)
+    most = tl.full(other_first.shape, -(2**31), tl.int32)
+    for i in tl.range(first // PER, last // PER + 1, AT_ONCE):
+        entry = (i + tl.arange(0, AT_ONCE))[:, None, None]
+        for j in tl.range(0, 1 if OTHER_PER % BLOCK == 0 else (BLOCK - 1) // OTHER_PER + 2, OTHER_AT_ONCE):
+            place = (other_first // OTHER_PER)[None, None, :] + (j + tl.arange(0, OTHER_AT_ONCE))[None, :, None]
+            inside = (entry <= last // PER) & (place <= (other_last // OTHER_PER)[None, None, :])
+            x = tl.load(base + entry.to(tl.int64) * stride + place.to(tl.int64) * other_stride, mask=inside, other=0)
+            least = tl.minimum(least, tl.min(tl.min(tl.where(inside, x.to(tl.int32), 2**31 - 1), 0), 0))
+            most = tl.maximum(most, tl.max(tl.max(tl.where(inside, x.to(tl.int32), -(2**31)), 0), 0))
     there = other_first <= other_last
-    least, most = tl.where(there, 2**31 - 1, 0), tl.where(there, -(2**31), 0)
-    for i in tl.range(first // PER, last // PER + 1):
-        for j in tl.static_range(1 if OTHER_PER % BLOCK == 0 else (BLOCK - 1) // OTHER_PER + 2):
-            place = tl.minimum(other_first // OTHER_PER + j, other_last // OTHER_PER)
-            entry = tl.load(
-                base + tl.cast(i, tl.int64) * stride + place.to(tl.int64) * other_stride, mask=there, other=0
-            )
-            least, most = tl.minimum(least, entry.to(tl.int32)), tl.maximum(most, entry.to(tl.int32))
-    return least, most
+    return tl.where(there, least, 0), tl.where(there, most, 0)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  423f5c9d5c3e45c3
-#   text hash     818d3451087dd966
+#   content hash  39137628b4549c7e
+#   text hash     892ff65f1a70d2a0
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

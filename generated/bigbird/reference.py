@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9fe000d59f122fd5
-#   text hash     0edb6e4481bd6a4d
+#   content hash  e85ead92f8bd18ca
+#   text hash     0275c057ce51faa8
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

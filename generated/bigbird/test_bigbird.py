@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f52fadd4e03461fc
-#   text hash     19f726851024d05f
+#   content hash  f80f9a7c903caee0
+#   text hash     74141adc2a5f3965
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

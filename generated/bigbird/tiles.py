@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4871c07d6ea1bcf4
-#   text hash     5a9cb97959fa1d4b
+#   content hash  e46a96119707370a
+#   text hash     97b659b739084150
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d7f96a8c42f16fd5
-#   text hash     c830bddab0c8c0d0
+#   content hash  4459cb79ba99ee93
+#   text hash     86dc62985fef254c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  37ad6c8df1d799d2
-#   text hash     1e212a44ac7f0dda
+#   content hash  78171b7b5f516eb7
+#   text hash     a6e1b0ddc6355203
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  23cb566ec2abcb3f
-#   text hash     4c8af91f54e8df77
+#   content hash  2f0561fa1ef7ef00
+#   text hash     447bb664ae0fd617
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

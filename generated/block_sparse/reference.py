@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7305a12ca319c363
-#   text hash     161e5ced68cc6816
+#   content hash  75b95afbf8ecfa85
+#   text hash     a17401dbaadbf977
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  417149a812baee32
-#   text hash     c88eab187f03ec2f
+#   content hash  899fd2ac517ac905
+#   text hash     fe2199e3a81ac5ae
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  dc7a6b8ee9eeaa4b
-#   text hash     72ff98053204d639
+#   content hash  50c3cf886b115700
+#   text hash     86b50924f515d14b
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6d88b3c0eb9dd4f6
-#   text hash     f5589dfe8d0feaa6
+#   content hash  7f637ad424254601
+#   text hash     64b8943014e61afa
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  11c782638042bffe
-#   text hash     3992cb601d9c8b78
+#   content hash  df25fdbcb0bcd68a
+#   text hash     c02d595128f16282
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

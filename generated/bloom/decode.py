@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bf9886a2912a3c49
-#   text hash     5cebd2177c75b5ff
+#   content hash  9c2c5828e8345366
+#   text hash     22e6146de6bdcf76
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  09010331ba7b4984
-#   text hash     65dae807d84e76d4
+#   content hash  b4bbb376aacf1dcc
+#   text hash     70f1fef4853bbe46
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6cf827f18a852320
-#   text hash     b6c29040ceb4cf0a
+#   content hash  0add12920a50809b
+#   text hash     155d7dc0b9a8ae78
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

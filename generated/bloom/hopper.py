@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d36fecb3a12a6aa7
-#   text hash     fae307539cb20d82
+#   content hash  bcf95313ea83e6a1
+#   text hash     4464adbcf301a90b
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

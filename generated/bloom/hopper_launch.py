@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9273ea5df551008e
-#   text hash     8bf964dbb722056f
+#   content hash  0c9e749cfa01bb1d
+#   text hash     d748908d71ba2e0b
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9b8de508945e4706
-#   text hash     920f669573441c0d
+#   content hash  6dff1f669f99f12d
+#   text hash     b9acfd1042148e28
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

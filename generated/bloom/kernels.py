@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d27e95a82b96fde9
-#   text hash     0f4bd49f30104b1f
+#   content hash  ab1665b2d777f063
+#   text hash     0c5aa0f65a90d3cf
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2b0938a13b7c5805
-#   text hash     fd63dc39dfa4c708
+#   content hash  b97b4722b0ab0630
+#   text hash     f7e74193f816fd5e
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cc3bd0e8eb3b0d18
-#   text hash     c1184a748564aa88
+#   content hash  bd3931f1128f7f96
+#   text hash     eb7904cdc92873bd
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

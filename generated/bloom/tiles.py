@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  45ade4a1bc3bc895
-#   text hash     4b9e31bbaf9ce1a0
+#   content hash  1f5405a6a144bce4
+#   text hash     ffb221b390589b31
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

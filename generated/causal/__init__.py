@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d82b98a70a3a6a81
-#   text hash     000c3b2e0a0e4121
+#   content hash  f0bb7dfedda525ac
+#   text hash     c44a4ad5656b9143
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0706b7c8f7f2677b
-#   text hash     d7dfeb92ead192c9
+#   content hash  f6425ad6d81ba6bc
+#   text hash     d1524782f40f6d0a
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

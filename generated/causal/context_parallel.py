@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  15b0f798e8bb0bca
-#   text hash     aa8cb31b913f95e3
+#   content hash  d05c9957951410f8
+#   text hash     12ec3e8aceb71b3d
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ac989d4fb2fa8459
-#   text hash     87e5523219b94c4d
+#   content hash  82e064611bada8f6
+#   text hash     47ffa74df9e471fc
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc1ad88d201d934c
-#   text hash     af0b7488722c5164
+#   content hash  582630c153109529
+#   text hash     3a049f0d484cce29
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  03bf71b8d8d19644
-#   text hash     4ca7db09c8ee3dc2
+#   content hash  33c9ad486c85406a
+#   text hash     67ef4057dc8c3e98
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

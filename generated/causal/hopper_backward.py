@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ddf5d80c03bb0e3e
-#   text hash     316b828eb3948a79
+#   content hash  92bfe259568820c3
+#   text hash     7fdc4625f10f5610
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

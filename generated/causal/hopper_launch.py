@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  96bccd5890e0643e
-#   text hash     fc4c67d775cb12c0
+#   content hash  d9259e3fa08d5eec
+#   text hash     262803ac3ab54cf8
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7ca1655cea316d8d
-#   text hash     c364cbc8398ceb20
+#   content hash  071b53c2b2268fef
+#   text hash     61ecf07e9f422273
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

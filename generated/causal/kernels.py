@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0b8b8819fe95810
-#   text hash     7d9742451e4358fa
+#   content hash  af38b57fafe80988
+#   text hash     25736f04e101276c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  137d437c936482fc
-#   text hash     5ad180f700dd4543
+#   content hash  49bc816c16c3a39a
+#   text hash     f6b5dcba1979ced5
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

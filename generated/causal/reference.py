@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e03faa0721b1b6c
-#   text hash     8e97d4a9d2fa19d3
+#   content hash  7e0364f30762bd04
+#   text hash     469c32cad1ff0bcd
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

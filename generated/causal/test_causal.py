@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  03b9b39b415ef1e9
-#   text hash     5086871bfd5744cd
+#   content hash  bd5733b92d2d8e1b
+#   text hash     d498d672c51ce90c
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  44a822a1b86eb358
-#   text hash     8a03f0ee56773c42
+#   content hash  b4ee211acc4759eb
+#   text hash     28129c1f1d91da7f
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0618a9843403b42f
-#   text hash     5306dda7ce7f98b3
+#   content hash  7a9cab77505bb9ae
+#   text hash     92f3eb8e59a403b5
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  587936cbc02983af
-#   text hash     01b9b41aa95c40c8
+#   content hash  96e290e758045f59
+#   text hash     451763c456c0446c
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

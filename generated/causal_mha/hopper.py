@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  90688ded7a4d4dc0
-#   text hash     f41f0b4807a6da6e
+#   content hash  0f8d202545851d4c
+#   text hash     55e1d389b23cffcc
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

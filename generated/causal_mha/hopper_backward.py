@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1be9e73268844a5c
-#   text hash     8dfc699b141b64d6
+#   content hash  7d33685cd91a4536
+#   text hash     7818bf17806504f8
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c73f8f97dd389071
-#   text hash     4317f1fe92d59c2c
+#   content hash  0b9dfb8f28e319a7
+#   text hash     692bb6cf9eabaeb9
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  996d94dbf119b9c9
-#   text hash     93d66c999d61d10e
+#   content hash  30195ed344565600
+#   text hash     49fb94b6dd6015ef
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4eb57a09c3f9fe25
-#   text hash     19a60c3fc767deda
+#   content hash  a0fbde4e6fefe121
+#   text hash     66646043f4891d4c
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  edcd94e13b94c292
-#   text hash     2852d1fdf7a8003b
+#   content hash  5872f8a8031a68a0
+#   text hash     e21516180bcba9aa
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d0388db7f2bccf9b
-#   text hash     d3e7147a3fb3d47a
+#   content hash  af7614a349a4145b
+#   text hash     ba9d0558a27348a3
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

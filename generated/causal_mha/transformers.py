@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  db3d026128765778
-#   text hash     3742a47849ad7fe8
+#   content hash  bc9a929c9cc2771a
+#   text hash     4f587d08f000816c
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

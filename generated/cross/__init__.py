@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  71acad5ca2c3b9d1
-#   text hash     2b24272981ff9aef
+#   content hash  58f00765764f264f
+#   text hash     034aa146d1c0a664
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  31c38c979c195b6f
-#   text hash     6a6c41926c3474ea
+#   content hash  e27b1cfe669917dd
+#   text hash     6fb26b5a816888f4
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f8a617cb35eb74fa
-#   text hash     565aaf6e0bebb8dc
+#   content hash  684720e83f68e7e8
+#   text hash     24806b38b9654f0b
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c8c47de1dc5d13cb
-#   text hash     5fe1d85844f32ff8
+#   content hash  5a317f70268bb92e
+#   text hash     fd442365c3117036
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

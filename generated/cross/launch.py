@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4b129f92cd2914d8
-#   text hash     b2a98083e322a811
+#   content hash  2ab75fef4ca7b8c0
+#   text hash     27f6ed4eda697169
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b84adb812a4a04dc
-#   text hash     51e326aeee092380
+#   content hash  6dd9e21f2775eadb
+#   text hash     2c3ddc11d0186b20
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

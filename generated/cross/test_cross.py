@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  67bed5a38e98affb
-#   text hash     25af037af8f44822
+#   content hash  8a5ac6bb71497d33
+#   text hash     6f39fee98a4e5b62
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

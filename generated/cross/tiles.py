@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  88f8d8892f1f2834
-#   text hash     48147b25771f261a
+#   content hash  d11e030e53ad19b7
+#   text hash     41fff5ffe951ddf6
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1f4843a7b86f94f7
-#   text hash     3c3a51d85c1ce155
+#   content hash  bbaf0a95ccb03ec7
+#   text hash     c0440b2640cdb85e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  08d5dd483fd075f2
-#   text hash     97ff649868dcea40
+#   content hash  ccc73ef9467b8ad7
+#   text hash     75264c89d0eaeebf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7cd28b7b402372ae
-#   text hash     183461a03b78e6ba
+#   content hash  be9d5b1042ba366d
+#   text hash     44091afb1ad24ff5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  acd73c3b116d9a5d
-#   text hash     22e797d726db645d
+#   content hash  bf9be56f3826e1ef
+#   text hash     8151151e7a0abadd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

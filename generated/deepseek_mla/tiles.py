@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c96a1e8a3209df1c
-#   text hash     80b5331bfbed1882
+#   content hash  102b19ee0c2e9f09
+#   text hash     3584fb05480afffc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  eb8d077185fbb19f
-#   text hash     7e8b06fb7df46d5d
+#   content hash  383e6ce34cef4476
+#   text hash     dc3d6f28652d138c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

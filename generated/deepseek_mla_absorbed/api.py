@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  db7368d908811fe4
-#   text hash     bc9e3fa4d4eaacb3
+#   content hash  ef96c6ab41362604
+#   text hash     6f89d82e6fd29fb2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

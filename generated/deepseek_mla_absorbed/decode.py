@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  551dda5b75ca340d
-#   text hash     d6001cd1f85cc289
+#   content hash  d4cb50e8bd01046a
+#   text hash     b4c9c970962b0f79
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d072f7d196b03ed3
-#   text hash     d1b1fff05c45784f
+#   content hash  8222f2f3b5d5d019
+#   text hash     0b3c44bae0ff5227
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; its header has the other names.
 

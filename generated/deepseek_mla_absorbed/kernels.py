@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  aa373a16d8ff595d
-#   text hash     cfac2fafd4226cbc
+#   content hash  c3cb8603100e2d50
+#   text hash     e4b5ad9ebe37c0b5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

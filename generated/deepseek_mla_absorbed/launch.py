@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  38ee22b5fe651f15
-#   text hash     1f1d40cb944680f9
+#   content hash  d19147ae9fd1e466
+#   text hash     479c76d3d8bd440b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

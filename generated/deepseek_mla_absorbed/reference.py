@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8d2d2f6d4fd8648c
-#   text hash     1d9a02aff4b7ce82
+#   content hash  bba882c5e5b5b58c
+#   text hash     cab14cc243668496
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

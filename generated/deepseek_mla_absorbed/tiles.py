@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  eb8a6a04bb46a2b4
-#   text hash     0f982b6c0348e588
+#   content hash  3229ff1990aeedde
+#   text hash     faebdf5fb19e8230
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ef9cd0f86dcf7414
-#   text hash     2a4ce3b7bde1728c
+#   content hash  759548ee12d6e546
+#   text hash     49c0665cf329995e
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ac4033cccd6ab33e
-#   text hash     066b65fd6e48a545
+#   content hash  b1eccdedbd157882
+#   text hash     5112e3b84aa6280f
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

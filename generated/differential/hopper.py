@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  84e4c9a7e65d2d0b
-#   text hash     81236e541c02deb4
+#   content hash  72bee1f5c23d6a8b
+#   text hash     0683c62fa30bfbcb
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

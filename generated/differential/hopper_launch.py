@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  855b6cc7a3e8decb
-#   text hash     ac1fef394c7a5b07
+#   content hash  bbd48e0632b5a5f9
+#   text hash     b53b259313cc7a64
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

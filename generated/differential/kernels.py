@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  002b57d8c2d4901f
-#   text hash     ef3c030aeb7b8722
+#   content hash  0d7d1924b8c2a745
+#   text hash     895217e6f4ebd5d0
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b406f33300ca2ff2
-#   text hash     6a68e887284b69f1
+#   content hash  57f4b3094c06fa4d
+#   text hash     b747435faf7cc43b
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4fb46c3a2c913abd
-#   text hash     e31bd5e77a0dda38
+#   content hash  1e8acd57a0295c73
+#   text hash     49f6b02cf889f6b0
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

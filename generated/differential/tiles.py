@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  586dc8a219c68795
-#   text hash     bc1e2787502ee455
+#   content hash  bc8f8b66312d9eb9
+#   text hash     513539598e9c87f0
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a40aff0e113da2c7
-#   text hash     2984bea75fa95e32
+#   content hash  a6820427b5e07ea9
+#   text hash     4bd986963536ca15
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

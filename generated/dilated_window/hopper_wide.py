@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1918a8b96a586274
-#   text hash     5f2e910af62c400e
+#   content hash  f0e12110360a5be6
+#   text hash     f9efe8ffb1e4705e
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

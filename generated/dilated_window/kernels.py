@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9ff17608eb457976
-#   text hash     2e26a2f0836bfbda
+#   content hash  a43c090d11928336
+#   text hash     35022a0308d7baaa
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3540f5d2b8bedf28
-#   text hash     7de5f6117d053dce
+#   content hash  0ec9484b8b423ee8
+#   text hash     e8984cee00a8e9e9
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

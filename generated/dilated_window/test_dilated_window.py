@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  26665207cd0f7706
-#   text hash     cce0334f20b128b3
+#   content hash  bf3898f6a0cb707b
+#   text hash     b26905d2c069ce7c
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

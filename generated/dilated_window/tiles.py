@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d2baa02c6071ef50
-#   text hash     7ec7dfac37f56451
+#   content hash  da779c5710d8f015
+#   text hash     953363fc788d8119
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aef656cf3172340a
-#   text hash     c796b86d6159b53a
+#   content hash  33be42e8792d9530
+#   text hash     d30b93848555772d
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  01d4a95e6d7ce753
-#   text hash     1e23cbb255a8e8c7
+#   content hash  b170b0f2057e054e
+#   text hash     9035944e4e9cc0b0
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

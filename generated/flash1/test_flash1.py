@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e709c1412fcdd5e5
-#   text hash     d8c9daca2fe53055
+#   content hash  11bf6abebb079e71
+#   text hash     44f4d242635534ba
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

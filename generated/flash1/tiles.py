@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2038a37b73c341a9
-#   text hash     8e393fce02657087
+#   content hash  7932f41eeffd3457
+#   text hash     08608626ac6957c7
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  56e7e66426a5d9e8
-#   text hash     9e8065ec53218b19
+#   content hash  4e2c69b50308cab8
+#   text hash     7b279ca9d115a1f3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

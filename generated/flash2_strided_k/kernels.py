@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  efb114f6f55dbfa2
-#   text hash     f78b792300d53fe0
+#   content hash  fe40c0a80e67f29c
+#   text hash     3ccad0d905fe62be
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bba0ecbd9a30749e
-#   text hash     35cd67cdae9d9818
+#   content hash  f7cbb57ba81fa113
+#   text hash     801d01da83b79c56
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

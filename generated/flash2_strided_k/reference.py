@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2434bb5ff93f3f98
-#   text hash     070e0b7bb3927397
+#   content hash  1931afd5a69c6929
+#   text hash     beded53ba8b210b1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9cd9b0a635aee8dd
-#   text hash     729cbb7d7411d827
+#   content hash  2207585afba3b923
+#   text hash     2a3a18476c31763c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6183dd1c3720008f
-#   text hash     4e82893061fcd567
+#   content hash  1ecf824bb4711d52
+#   text hash     3e1b1b8c93c9b242
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ed34b998dddd38e
-#   text hash     d6cda875de167695
+#   content hash  8d985f183cfa8e64
+#   text hash     e1d1548ec303c6ec
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

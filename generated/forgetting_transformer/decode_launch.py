@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e54170fad71b7f66
-#   text hash     b5d4e0c991567281
+#   content hash  32596fffc98b592b
+#   text hash     d1d81a534261b31a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4ac9b7bec9a52922
-#   text hash     feab2cd309d69d17
+#   content hash  8b429d7e1521969e
+#   text hash     ae98ae389de5b1a0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

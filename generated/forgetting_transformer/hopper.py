@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  96f9ffa283534039
-#   text hash     810c12e90d333321
+#   content hash  6fa1a34db3fa44b8
+#   text hash     6dc7e669bdf13d97
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8cdc1b5ff83ec86f
-#   text hash     2b8e094755a9ffa6
+#   content hash  3e9d2b161fcd2d2a
+#   text hash     df1a567e7905fec0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d77a7300175ef1ab
-#   text hash     7b3201b71fcbe7e6
+#   content hash  24715206e1c1646e
+#   text hash     0a485ee7aec6e6a6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

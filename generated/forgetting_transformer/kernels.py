@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e4531fc4e14c655f
-#   text hash     7fcfd7f116154a15
+#   content hash  cf4db427283e023c
+#   text hash     b6a3b50c1a730573
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3c13e04a51aaec0f
-#   text hash     cdac74cdc815159d
+#   content hash  c0e5ab5845342cf9
+#   text hash     a232799d2049a1b0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

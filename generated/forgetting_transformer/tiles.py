@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cc75c9f085a0824d
-#   text hash     1aa52d04139ac10f
+#   content hash  e069d810e02ba1b1
+#   text hash     cf54c85fad6e0b32
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5788884d9bbbe078
-#   text hash     c20147ec610fc47c
+#   content hash  69810f22ae418df4
+#   text hash     0643d3d8899dc64c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

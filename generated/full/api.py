@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a47e7602154ee8be
-#   text hash     af502c1582a915e7
+#   content hash  11545234c91c9764
+#   text hash     cd6e1ef59a06051f
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9c51c713c481daa6
-#   text hash     11503a56c361a180
+#   content hash  879bd370bce61128
+#   text hash     c9f940a3b46d8407
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1931da241e6b69d3
-#   text hash     7cc3a4b3b26effe2
+#   content hash  c9064258abb93f91
+#   text hash     a065e089f1d10cd4
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

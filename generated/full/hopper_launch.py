@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  383d5fc58701626e
-#   text hash     4ac5ea6a7ef0b00c
+#   content hash  b7f0e8f8fe0176d8
+#   text hash     c9f06027f22fde5c
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  133c773bdf75ab4a
-#   text hash     ef60ba9a92fa607f
+#   content hash  13b4e39740ea3346
+#   text hash     ffb8ed7f546a1052
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

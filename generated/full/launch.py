@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  eef5767d850232d2
-#   text hash     b99ad04e5a6cce9a
+#   content hash  cc4352b328ea9269
+#   text hash     9d17d1052883ccf1
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

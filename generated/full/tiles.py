@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  19b59b0733b9ac83
-#   text hash     2c5f947cd23ba510
+#   content hash  62f163813ac7db2d
+#   text hash     fed31b8c324dbc27
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ae65485a6223addc
-#   text hash     f694b37f6408bde5
+#   content hash  cac67afc7a397d0c
+#   text hash     ded7388102fe95af
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ed15861cfd8a1017
-#   text hash     e961b2a3b32e45fe
+#   content hash  961b107a4486956e
+#   text hash     4ff7fca3574fdc9f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dddec74313ab2ed2
-#   text hash     adc5828e3d7a581d
+#   content hash  a8c370575a6830d9
+#   text hash     f3489de5eda999a6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c56601f163caaf0c
-#   text hash     faf66a98fb1a406c
+#   content hash  63131b8ad8c728bd
+#   text hash     d954d1d200974638
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f836af368bb8abec
-#   text hash     8910f21347988932
+#   content hash  4aa2b79b19c5e906
+#   text hash     31ca962058fb511c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  81d183f213a8be2e
-#   text hash     b6d8cdca5b6e08da
+#   content hash  eb2a4bf72c7ae391
+#   text hash     9848d0287e935bf8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  06e520bff68f77c6
-#   text hash     28c18ffbd5e72a5e
+#   content hash  b56d734289415edd
+#   text hash     495151bb06754a67
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  191dcfd6ec73a3f3
-#   text hash     8d7505c072165ac2
+#   content hash  c3c37f2acfaa90ff
+#   text hash     d58feadb9847d10e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5670665db6badd73
-#   text hash     31c34a886598acc1
+#   content hash  3bccdc9c7a3e276f
+#   text hash     b5b586dcd00fc560
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

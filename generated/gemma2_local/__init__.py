@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4ae329f6c2b63ec9
-#   text hash     a4220b1c68d6fd23
+#   content hash  ed9dffe5e3da40c9
+#   text hash     50a2c340904614f8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b2f667e4f2919899
-#   text hash     d0a5f6bf8a2648d6
+#   content hash  ae9998d81a9cfc71
+#   text hash     c7600d4d61832e6b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d86878bfc47c17ed
-#   text hash     dc4e900770307df7
+#   content hash  87b438c476aa7cfc
+#   text hash     ae2785beb8874fc5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  986cb2d605ecb1fb
-#   text hash     175409c0bc6ca6bf
+#   content hash  5d0bea2e9ecedbca
+#   text hash     ee03b250f1e70949
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

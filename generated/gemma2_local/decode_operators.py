@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  579231d01d4b34d5
-#   text hash     96ac164d259e1c2a
+#   content hash  77f9c4907a72ebe6
+#   text hash     f9c2786ebc54c41d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9a0f52f93a95bf75
-#   text hash     1135d8ccd57c70d8
+#   content hash  89f910fdec53a1d2
+#   text hash     da900c9ea1f84164
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

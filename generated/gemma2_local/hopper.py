@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  91ae3a371eca902f
-#   text hash     4fbaab805d238d21
+#   content hash  d2dec7de780a1e71
+#   text hash     a95646b5d32880c2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0bd3b98061585f89
-#   text hash     d916ba9c040b7ffe
+#   content hash  5fa2c91e95cd48d5
+#   text hash     49ff757b700a034a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

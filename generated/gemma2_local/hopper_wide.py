@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1c0979d6928d299e
-#   text hash     e9095deb1f483bb2
+#   content hash  7b6a7caf2e87fe96
+#   text hash     b1f1db7eab2484e2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

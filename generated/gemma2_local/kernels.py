@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4a6a76f6942fe563
-#   text hash     df45db3bf907d822
+#   content hash  200c6cc3a9f527b5
+#   text hash     b181c62c7feeebdd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e71069a2b92e9664
-#   text hash     3d111d17b37ac9d8
+#   content hash  b31891578dc0a7ad
+#   text hash     c4865c10409f0bfe
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

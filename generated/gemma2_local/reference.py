@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dedf99a68c54641f
-#   text hash     0a6d2b67ee8999e0
+#   content hash  ed5a6af649fba38e
+#   text hash     17383a443738af09
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

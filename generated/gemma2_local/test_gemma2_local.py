@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cdaf38a21e6e9319
-#   text hash     c53bdcd31eae5958
+#   content hash  93c62088c846e00d
+#   text hash     541893f9c254aeda
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9da6466ba8477de6
-#   text hash     4735451d7640a00d
+#   content hash  a68c60c0184dd417
+#   text hash     233ea07274e6f492
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

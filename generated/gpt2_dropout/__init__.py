@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6a6824b98320e878
-#   text hash     362d597caf316883
+#   content hash  ed639880e63b0f6c
+#   text hash     caf43316dfcbf930
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

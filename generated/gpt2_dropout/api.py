@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  61bf6683cee80add
-#   text hash     b8dd2642ac505ad6
+#   content hash  4546b28f01181e94
+#   text hash     eed6a13176459988
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

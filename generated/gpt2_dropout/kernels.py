@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1a1ccdb863d9d111
-#   text hash     31d3f1b0a3f5e620
+#   content hash  3328c9a20e060338
+#   text hash     bbf609ea0d77542a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  844ce8fee00a9765
-#   text hash     d902b9586b261ede
+#   content hash  a14ae77797f4942f
+#   text hash     a669da965002e2cb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

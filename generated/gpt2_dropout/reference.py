@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2c88347625dc3007
-#   text hash     c919e6c9c45f4cd0
+#   content hash  488f19d8df186a49
+#   text hash     c18dee9ec2b3e55c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  090e3bf7cbd5ea6c
-#   text hash     ca3dce34529d8341
+#   content hash  3274b7ef6f890c74
+#   text hash     cd1afc99670001d3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

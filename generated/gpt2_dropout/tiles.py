@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  67ac1609453d6827
-#   text hash     134c7adc21861193
+#   content hash  6bca0ae34d3f8745
+#   text hash     9399ef1885bfa089
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

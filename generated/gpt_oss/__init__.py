@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  61fa981143ce9517
-#   text hash     d428d73072276792
+#   content hash  315c59742ce3a655
+#   text hash     d29b7f05690616e4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

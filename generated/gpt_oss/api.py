@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c1d05ccf806b2a0e
-#   text hash     d64dcd9d964df774
+#   content hash  f660142496e0aa3f
+#   text hash     853195bf59c077e1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  37b1f29c772f98c1
-#   text hash     1ffdc40f841903da
+#   content hash  94d65557027b1164
+#   text hash     1abbcc1c32211788
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

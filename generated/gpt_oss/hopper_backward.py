@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e698a20c7e63fbbb
-#   text hash     2b55cc7a5ed1aee0
+#   content hash  df81fdec36ad4cd3
+#   text hash     9481dd99294fc5cc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  affaec13d1f20e2b
-#   text hash     1e230e47de69a2d4
+#   content hash  f850c9746856131c
+#   text hash     98673d046b79e44b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  add9fef1f9a9238e
-#   text hash     ce05724350d823b6
+#   content hash  73b1f55bc24d3a99
+#   text hash     ddd4101a10597bae
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bfe634c3caa0b12d
-#   text hash     44b4b84cfceeca11
+#   content hash  c2729aff3b9c0a10
+#   text hash     a7ff8a504ff40a0b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

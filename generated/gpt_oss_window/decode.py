@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  224c2089e55b1fba
-#   text hash     9af4194ba982b3f4
+#   content hash  68a33dc3afed271f
+#   text hash     2e97ff98fc33e087
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

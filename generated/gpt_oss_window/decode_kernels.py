@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6bf17afdabaa1fa9
-#   text hash     93bd8a0180623ae8
+#   content hash  ebbc73eb010a6daf
+#   text hash     f0c0fa1b3a46a75b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

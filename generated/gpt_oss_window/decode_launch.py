@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  33b0882e804624e4
-#   text hash     7943c8559bd6bd15
+#   content hash  9f77fb867cb83213
+#   text hash     a09c03ae6e980c22
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

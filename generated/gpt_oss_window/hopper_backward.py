@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e2a7064b3a7d23c5
-#   text hash     c529408e22a06674
+#   content hash  c2f384ae3ed27fab
+#   text hash     45d0efbec47112ab
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f62d7437a02b48ed
-#   text hash     696566893b89a51a
+#   content hash  21adffda49af25aa
+#   text hash     df71f68e6a93c06c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a9aae379cd0c0a4a
-#   text hash     5d507206eefba09a
+#   content hash  690ff9a197d5b4fc
+#   text hash     027f5ebe3a96467d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

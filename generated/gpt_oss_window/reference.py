@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  dcae3b4024d5bbdb
-#   text hash     fa305f85c7e1ed3e
+#   content hash  a93094e717a1fc14
+#   text hash     e77ec82791dd2e4c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

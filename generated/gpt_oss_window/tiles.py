@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  56e7d2868be7eb41
-#   text hash     f98bc4ddce3089ef
+#   content hash  a03cb082a9a2b649
+#   text hash     fbf685795a25cf16
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

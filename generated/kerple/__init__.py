@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e798e925139d48cd
-#   text hash     4dd7f458f9528392
+#   content hash  add241177a3d5dcb
+#   text hash     ea880a937e8cbbdf
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

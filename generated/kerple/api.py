@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e682617a4c67ac20
-#   text hash     b2eac1d79b3d45bd
+#   content hash  7a903fa25211ca93
+#   text hash     361428ef4656662e
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7d975fe5967bf3e4
-#   text hash     3dc38a520fd9cf44
+#   content hash  85439a5e6ad3e90d
+#   text hash     38c8a491ba5d3a87
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

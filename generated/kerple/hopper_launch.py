@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e35638a30c4fb168
-#   text hash     2e7e61244c3413c5
+#   content hash  a03bda303c39ce85
+#   text hash     2144eb59c738c962
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

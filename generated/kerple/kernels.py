@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8145120f3b733079
-#   text hash     06d4e695f05e16d2
+#   content hash  943b180e812ec12f
+#   text hash     b7027ffeb02aaae6
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8bc76cce17f51ecb
-#   text hash     2b3bf3e1b07ae53d
+#   content hash  d0b8098783c34e3c
+#   text hash     ae4c88bdbb0ae5a5
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b706713f5f07f724
-#   text hash     9607bb60ad1e4260
+#   content hash  189967d24b9622b0
+#   text hash     4c478b7e3bda35b1
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

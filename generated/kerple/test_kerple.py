@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0cc47b0cd87eed04
-#   text hash     d1b1e62fc98990da
+#   content hash  a34956ea277340aa
+#   text hash     dc2f4e798d3d6586
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

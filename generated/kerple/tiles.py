@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a1e2588d53ff3b83
-#   text hash     d29d049f56d8e7c5
+#   content hash  bc362fb012a05a41
+#   text hash     7096c84f25697148
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fe5deeb57bc63117
-#   text hash     5e9a84e7d9d035a8
+#   content hash  436a570adb1aa650
+#   text hash     173442d0047dbc74
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

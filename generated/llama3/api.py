@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  81ed567e24f8ea58
-#   text hash     a58f03ad685b8749
+#   content hash  f7257c3ce4157d2b
+#   text hash     fd5f334c619c4b36
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

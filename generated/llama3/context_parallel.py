@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7d68f12b2390e801
-#   text hash     8103fdbc378793f8
+#   content hash  1b00d82c1f388b9e
+#   text hash     7e000696610cca1f
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

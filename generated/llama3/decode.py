@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  651a902dd8805862
-#   text hash     659a7c6890dbec43
+#   content hash  6724767c1c3ff4a9
+#   text hash     4b4a7e53d3c1e615
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  226d8950dd0151b1
-#   text hash     3ff3ca1e783a89b9
+#   content hash  ed58f15a29a9e7d8
+#   text hash     ee217c3790b9d42e
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b24e041bc273953e
-#   text hash     d0dfb99ba532a4e2
+#   content hash  b670c60f8ce8122b
+#   text hash     83862237845566e3
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  41798fd26966395f
-#   text hash     44e55ffb7107cce8
+#   content hash  0df91c910b0b217a
+#   text hash     396d3811e030d3fe
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8c1b9967f505655a
-#   text hash     11b92b0094fbb058
+#   content hash  b6a663ec0937ae3f
+#   text hash     4f2e6f114eac6941
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a94a5a0c32bd8a60
-#   text hash     fd8cac82d5b3a3e3
+#   content hash  4b9e9b8604e8ce72
+#   text hash     2fd1ac9472efd82b
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  72605b10e4a8db47
-#   text hash     3218a265435f32ac
+#   content hash  967ae06ff5cb7bfc
+#   text hash     79577db25a47638b
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

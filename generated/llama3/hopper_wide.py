@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  973b6a44c3d7584b
-#   text hash     75bcb27eda1e965d
+#   content hash  6bddd17b53ea3dc7
+#   text hash     07b537a1a58471ed
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a7ea865d41780fd6
-#   text hash     ab225550ea27db9d
+#   content hash  1fd7fa1cdf350ada
+#   text hash     bdfbd281f6053c30
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3406d9a719114d1d
-#   text hash     758d96b4f4e324d0
+#   content hash  4c53ac6645af60dd
+#   text hash     b87ef581ccdb19c1
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4721128fa4229674
-#   text hash     dd594625e10d330d
+#   content hash  db650f97c5b877cc
+#   text hash     1de1603747e24880
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cfe706a53cd281be
-#   text hash     47edf3cecb151782
+#   content hash  14ab74a83eae71da
+#   text hash     c98858486aca92c6
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a8092fdc4af7b8bb
-#   text hash     c5cba37e876bbf5f
+#   content hash  b0c5d168a3fa40fd
+#   text hash     96fa8dc60c205494
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

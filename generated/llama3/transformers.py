@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3fd0912f2f298b62
-#   text hash     b7ac38492d79ea35
+#   content hash  bf6ef98112da8b07
+#   text hash     a3b1320cc83819d7
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

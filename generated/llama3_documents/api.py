@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d6b9309caebb473f
-#   text hash     c87155ea0fc0966a
+#   content hash  c81be59f26d9d541
+#   text hash     810d5498e4b80aba
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

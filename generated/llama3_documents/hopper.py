@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f52599ab90ad8fd9
-#   text hash     dad2bdf97dcc762f
+#   content hash  1a3156051768dd93
+#   text hash     456e358c88ad35ac
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1dd135a0d1a5f19e
-#   text hash     68df8315dad8219d
+#   content hash  1129ba7f98b95198
+#   text hash     b43f82ff802f23f7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  15ebf6ccaca89857
-#   text hash     c77c062ebd75b2d8
+#   content hash  289ebe6a907df35a
+#   text hash     5163365c7be75741
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  77a270c5d94ac013
-#   text hash     cf0e3a8bfb5582f0
+#   content hash  44e87aeb42cc7e2a
+#   text hash     ceb47f1abd4b65d7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

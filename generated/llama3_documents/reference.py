@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  da06d88cd5ee173a
-#   text hash     5ddafbfb06d02cb3
+#   content hash  9c8720bbed002c3f
+#   text hash     68b29380730cb2f5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3aa7a8afb58b21d0
-#   text hash     9d8b2e5cceb08f87
+#   content hash  ebd425582491331d
+#   text hash     c0768b0b763cf604
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

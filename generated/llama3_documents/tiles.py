@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9ccc593c74de082b
-#   text hash     63159959115f463d
+#   content hash  79d46f17010f64f4
+#   text hash     a48902f0a449bd6a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

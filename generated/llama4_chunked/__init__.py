@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  97f9c04a77fde1a8
-#   text hash     cfaa300a4c044592
+#   content hash  df5905095a69b008
+#   text hash     3bf10e3c81ca3f81
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

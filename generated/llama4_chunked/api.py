@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3372172ebf9820d8
-#   text hash     22c400c4f8eac5bf
+#   content hash  0df520fada96ba0c
+#   text hash     6e90b5e4ba262a96
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

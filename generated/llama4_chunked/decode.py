@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7bd79befd8be0f97
-#   text hash     6633314089c572c0
+#   content hash  edea9bc14eba96f6
+#   text hash     508092b7a4395da1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

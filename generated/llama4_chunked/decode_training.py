@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cabd348e13dee75c
-#   text hash     5aace3db76cdb773
+#   content hash  20a2b5437875488e
+#   text hash     affe6a9f20dab395
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

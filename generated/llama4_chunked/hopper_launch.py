@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9331a426d9bb2e9c
-#   text hash     4bd0320075e3872a
+#   content hash  34c7b5089940c06a
+#   text hash     ac4eed2aed69ff34
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

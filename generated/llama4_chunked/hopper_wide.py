@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e495dee4845ccf79
-#   text hash     bdbd4ca256e1d313
+#   content hash  4cf217d0be66513d
+#   text hash     491ba8892be86d00
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  eef20019f42dd059
-#   text hash     9ed5742fcd9f395f
+#   content hash  9326a59ed3d53bec
+#   text hash     bb0f71cbf3605a71
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

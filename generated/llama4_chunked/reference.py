@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  63c3d051e56e2b14
-#   text hash     f9ab1e9a1246f7eb
+#   content hash  1a5538f093bd6055
+#   text hash     84b771774b4dcd38
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

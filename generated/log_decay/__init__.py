@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fab5c62cd627cf3b
-#   text hash     073c4b66cf282967
+#   content hash  51714ed7f4d8e1ec
+#   text hash     310025b76149b47b
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  919ba15e297026ab
-#   text hash     6834c07b7b0159f9
+#   content hash  f9a687acaa7c383c
+#   text hash     d415ab53fa406024
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

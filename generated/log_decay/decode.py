@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9fe3b5af3a911dd6
-#   text hash     7d4623b1b245f957
+#   content hash  ad05c74deec38075
+#   text hash     2b0570d9bb9267d2
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

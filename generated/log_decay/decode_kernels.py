@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bd56fe8924514dee
-#   text hash     9b2611f5c5780ba6
+#   content hash  52e295d94707b49e
+#   text hash     2c4a6942be754000
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  49a386c30d026239
-#   text hash     80ad5b4b5d13ee94
+#   content hash  4e4049b11d979fa6
+#   text hash     c59e0f3647c9635e
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1cadd6ec3ba7e40c
-#   text hash     13143d250cbd3965
+#   content hash  e2509fe5a249e620
+#   text hash     ed293be0896b2b23
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

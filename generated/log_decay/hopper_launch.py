@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c6d9dd099ec448fd
-#   text hash     e5a68de205cc99c9
+#   content hash  e81de643cf17e437
+#   text hash     da551d149fb23cd5
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  892df43f10bfb5c3
-#   text hash     03b8a6da0b4dabfc
+#   content hash  184527aa80cb3d04
+#   text hash     1aad5def31879fcb
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  901138785796c8d1
-#   text hash     83cbe90a3dbf0def
+#   content hash  4f432332263ecf1e
+#   text hash     91d7f9be4b2276c0
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c660306a5b30f377
-#   text hash     70ca7d76d3a47aa5
+#   content hash  407132fd62d9384c
+#   text hash     b0353febfaba75a4
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4b7558b761470f5f
-#   text hash     9b63a2ef88848808
+#   content hash  8784ee03e57a8546
+#   text hash     28fed2cbfdc0831e
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  db4c3af621f95f4a
-#   text hash     ad6f0d729d9b9cbc
+#   content hash  2e00ab3c7d123c20
+#   text hash     f583d425ac559ffa
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4101bb0233dfca72
-#   text hash     c392cbe4c959379c
+#   content hash  af377f1cd55223fe
+#   text hash     d6cc9e80c556bd39
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  27a83ee9ed33b23c
-#   text hash     c1677b3136c3558c
+#   content hash  862de6832bf8a6a9
+#   text hash     209c4492ce0ac2eb
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

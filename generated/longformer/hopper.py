@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2447a08659780dbf
-#   text hash     625c6eee365f2ba6
+#   content hash  a2f276178a269fde
+#   text hash     3b63be6e4f4324fa
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f81a380596c70756
-#   text hash     50e4393591b36e4e
+#   content hash  982abd8f705d8400
+#   text hash     e47ff0fce3a33e51
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

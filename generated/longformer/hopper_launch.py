@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3dba8a61b05b188a
-#   text hash     4da93c244257077e
+#   content hash  431801fab468bac1
+#   text hash     af8c56aad354a38f
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e18471e95254bef4
-#   text hash     f14ec3ae76e47db5
+#   content hash  fbd95809cc5f9942
+#   text hash     9545bde218834433
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

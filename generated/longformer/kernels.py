@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ff11770758d577e5
-#   text hash     59de32332639a8eb
+#   content hash  b24a7ce577a69211
+#   text hash     e724f615b892d623
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5efc137bc1c5fc93
-#   text hash     c00941449eeb7d7f
+#   content hash  2fc28113663ddd0d
+#   text hash     d05dda993e5eaf39
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

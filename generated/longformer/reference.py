@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d3af3afe13275a28
-#   text hash     3e7d020bd49a932e
+#   content hash  438138c518456078
+#   text hash     58270845791032aa
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

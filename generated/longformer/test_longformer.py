@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f801e83d2bc59ac7
-#   text hash     2ff5348433c1d6e3
+#   content hash  759983240c246bd3
+#   text hash     b0afb30fe16ad635
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

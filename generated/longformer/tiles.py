@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  81e9fbb68388e571
-#   text hash     3696430c28ddd7b8
+#   content hash  3d0edd6e067bc780
+#   text hash     95906871098403d6
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cd6a02a38086cc13
-#   text hash     4f1b09c1f93b9fd1
+#   content hash  b658b58ebeb3b6ec
+#   text hash     22e2f0950767e048
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3013bddd2193721e
-#   text hash     490c02bff4aa69e9
+#   content hash  11c2d9c1357d4400
+#   text hash     2a0c0780711ba050
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  395fc7d7cc2d136c
-#   text hash     466c2f4083ab689a
+#   content hash  41cbadd2924e2ca2
+#   text hash     306fdce3a21545e4
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3ea16a472a314f3e
-#   text hash     3245404c2451ef03
+#   content hash  0f70fe03b9922aba
+#   text hash     6319098205214c16
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

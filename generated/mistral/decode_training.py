@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f39a7bc50c0b30ae
-#   text hash     55b7f5dcd001aadb
+#   content hash  f7971025bb911878
+#   text hash     7a3dd1b52df99ddf
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  864e4206cd96792a
-#   text hash     1bceaf018f01f588
+#   content hash  abd1685076dfcef7
+#   text hash     618bbc8cafb79558
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d2e4b667bc9051b8
-#   text hash     4ea83a332035e3e7
+#   content hash  5bf32a84ac85b8d2
+#   text hash     cbec9022e7cdf545
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4b356d0cb4499c1c
-#   text hash     b36dc46eec473314
+#   content hash  4f92710db0c33a73
+#   text hash     3a87fb9c91c6146e
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

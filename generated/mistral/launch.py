@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7ede194347acd7e8
-#   text hash     43598af2dcda07ef
+#   content hash  78bf3261ceddfba1
+#   text hash     91d38ef2760f8c6a
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8f48ba6772bbf46e
-#   text hash     f8e8b96eac56ef06
+#   content hash  da597520530af6a3
+#   text hash     8a043802dca9dc3a
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

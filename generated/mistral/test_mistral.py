@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c35779b90204e8e9
-#   text hash     503f4ef94531c989
+#   content hash  e438e8cc5c79b1f9
+#   text hash     a4ca13c8ab1ddfd6
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e6de76b91170269c
-#   text hash     d378c0cc67447773
+#   content hash  cf6b21d50aab0444
+#   text hash     846281e61b3de9ed
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

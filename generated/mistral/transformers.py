@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4030b28fbdd5cd66
-#   text hash     efe742e48b87dd6f
+#   content hash  e07ae63f46eff83b
+#   text hash     8cf3d140ad00871f
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

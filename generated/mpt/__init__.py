@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9f0204fe833655a5
-#   text hash     b86412cf11a87576
+#   content hash  6459e98b524a7e14
+#   text hash     350ed8a0dca59bd3
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

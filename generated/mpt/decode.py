@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  037fc6bc3574fb75
-#   text hash     8c438e5b9c28dc87
+#   content hash  2f45d27d50a0377b
+#   text hash     9613f5482dceb35c
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

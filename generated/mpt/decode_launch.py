@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a505b823581a41ba
-#   text hash     4db822fc1dcb072b
+#   content hash  05aced215b0ec014
+#   text hash     03e52bccd767e69f
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8664470142e7f07b
-#   text hash     bea1a8c33e15d721
+#   content hash  7a94ea177ed7b2b4
+#   text hash     9bd37f2bb056a261
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

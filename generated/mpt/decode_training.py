@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  abd2f8d1eebf4f55
-#   text hash     c53adcee723fb722
+#   content hash  704dcb6f20db1e12
+#   text hash     d63b29b573d99766
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

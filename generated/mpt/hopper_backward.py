@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d46374c79f261f74
-#   text hash     980aeacb390cd5f7
+#   content hash  fc194a3dfefa9d11
+#   text hash     c20c7cd0c4408771
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

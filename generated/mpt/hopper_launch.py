@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a23d86984f13fdd7
-#   text hash     8cbf36bbf89c2389
+#   content hash  6a81d61ad2c5825a
+#   text hash     7dd9ec7df4afcf1d
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  15fac233d8188601
-#   text hash     915e79c112d7f27f
+#   content hash  a63f8abd1ec892a1
+#   text hash     84c53d44aa54e160
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c2f8270c259444d1
-#   text hash     4c78e0af24564310
+#   content hash  6182a8cdb6f9d3ef
+#   text hash     6c7a8530c969b737
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

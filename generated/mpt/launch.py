@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  36fe07a8cfd78ca4
-#   text hash     e829a2040e2bb9d1
+#   content hash  16b04b0c0a158b77
+#   text hash     58c1a15afd6606fa
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

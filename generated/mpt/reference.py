@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b830e867614072b5
-#   text hash     b50af199c36857ec
+#   content hash  888ca7480d6ac727
+#   text hash     43e24e214b5ac1dd
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d2f06f78ffb7bd1c
-#   text hash     06f9ae99980505c8
+#   content hash  cdbf95c66f98aa01
+#   text hash     8efbf342e2a3200f
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

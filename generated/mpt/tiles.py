@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4d54f36c40fe624a
-#   text hash     955ed33d0ca77eb7
+#   content hash  9149920d54046cf5
+#   text hash     30e47a524935e4d1
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bf3ee90130a6c632
-#   text hash     4bc37dd4edf66907
+#   content hash  6e99995b2417b8e4
+#   text hash     e314edb79e3a22f9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ddf1e279c3cbeeaa
-#   text hash     22dc5fedfc08c00b
+#   content hash  7f7bfd58713a2ee4
+#   text hash     8d1f02d17f1282b1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

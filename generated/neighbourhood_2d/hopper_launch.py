@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  14e8b90fce6c70fe
-#   text hash     7e2f359e2e4915d8
+#   content hash  e32f28a9ae63693a
+#   text hash     5bd1301523e410c3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  57f561602fff9f44
-#   text hash     f28437661be49ea2
+#   content hash  8aca82ec14d57859
+#   text hash     ac283c3bd5fc77d3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

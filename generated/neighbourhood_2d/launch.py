@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  20bff0690d30491f
-#   text hash     32fc44f64a53339e
+#   content hash  2bfc44f8799b069c
+#   text hash     8c49ac5cfb06188a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  83e907627f56e0ba
-#   text hash     8b361d1745ac8bde
+#   content hash  1cecf9db38732420
+#   text hash     c84ab46c51cec49b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

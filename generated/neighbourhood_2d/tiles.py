@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  36c91a8151df1e43
-#   text hash     bcca10d3f994709d
+#   content hash  c26e0e7e64291c3d
+#   text hash     126fe39e1658ba68
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4059b9eb0d1ce281
-#   text hash     5ce6e0f865b9ca58
+#   content hash  8c7a97f3257715f4
+#   text hash     c53348c8e6805623
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dd5fd1c6ffc8eaf4
-#   text hash     7dae4c9d1a5d8d27
+#   content hash  340b639ddf950336
+#   text hash     2e92efb7b20d098f
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

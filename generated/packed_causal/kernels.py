@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c3336d004a5183cd
-#   text hash     afcede12711a50b3
+#   content hash  ace83596f185ba3f
+#   text hash     84dfcfb96b677436
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

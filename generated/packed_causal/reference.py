@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e2b51c29c6737d5f
-#   text hash     3285accb91ad3950
+#   content hash  3624280005ffb6e6
+#   text hash     e71a52bc7b3ba2f4
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

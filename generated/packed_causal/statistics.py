@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7e81aa8f267e522b
-#   text hash     2956b66f14313945
+#   content hash  4582bb8d0e375453
+#   text hash     a3198d24d6e43d13
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  04b9b58590f1e4be
-#   text hash     705e9c5a80c7167d
+#   content hash  b7a05f861360cc65
+#   text hash     eb02403e72436fe3
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  17160324c4d4e07b
-#   text hash     a210ffa6764046d9
+#   content hash  82e5bbb8b617f622
+#   text hash     dbbbe4285f2557e0
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  87a46e22acb7f0c3
-#   text hash     8a9876d2e5d2503b
+#   content hash  bb49487aa299e8e9
+#   text hash     756698b3b25fd921
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4f362c6ca7b67100
-#   text hash     674f694ac096c32c
+#   content hash  8546ef32f0a53d22
+#   text hash     f260f13a2c348e01
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

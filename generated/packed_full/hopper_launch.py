@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  74bf1cbba0dd2611
-#   text hash     491cf2733988af3e
+#   content hash  6cc30e846999f716
+#   text hash     e2f89a75722854a1
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

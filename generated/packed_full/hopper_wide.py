@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  161b9d19618f8f47
-#   text hash     34f39dac0364b444
+#   content hash  d76b3b9018b80152
+#   text hash     ec8f0d2ef112f55e
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

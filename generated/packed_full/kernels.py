@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  eecaabf8cfb27081
-#   text hash     bcebd584278e928e
+#   content hash  84d2008c45792426
+#   text hash     c6eeffeb0b03f1cf
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

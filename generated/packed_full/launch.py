@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2628b16d7c82a080
-#   text hash     49bbb8ff7ec68973
+#   content hash  3b0ffe2df7f2b300
+#   text hash     c63deb59bd7a1179
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  08dc6e22d5abaaa4
-#   text hash     3946a5556e9c98ee
+#   content hash  a40fd9d7ac0e48e6
+#   text hash     0b89354a45132a6e
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a2cd80d0c9796087
-#   text hash     2d827a1f05613a7d
+#   content hash  9b39c17a3153e3f1
+#   text hash     d40f76b1efe44e4f
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  75504fe1b348592e
-#   text hash     5f4526dd1c09042f
+#   content hash  975bfc95119504f9
+#   text hash     56f43677bddeb86c
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a5634ef6ac7777ed
-#   text hash     832db70cc37d54c6
+#   content hash  b0984efc3b5122ef
+#   text hash     fdb4f3a7934e91e9
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

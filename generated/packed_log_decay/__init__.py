@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  faba740f9b4c56ce
-#   text hash     8069db4064c28f31
+#   content hash  c372eddbb8f85f40
+#   text hash     fb10446255ce981b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c69ce4c8758aecf9
-#   text hash     e83a463c4d7e0428
+#   content hash  fdd28f44b02de1a1
+#   text hash     0632e15a48c11c9a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

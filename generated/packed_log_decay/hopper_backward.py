@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  82405ae5e41a9172
-#   text hash     1938e8788ed92b7a
+#   content hash  ddfddd5bd52edbe3
+#   text hash     1c779f35b6c9f082
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2d648f35c422c10a
-#   text hash     5dde5e044350910c
+#   content hash  f2a2f85d899b77e7
+#   text hash     0d89339880e11c23
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

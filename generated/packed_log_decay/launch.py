@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5d6451beefd7b478
-#   text hash     f789d572a7a090f0
+#   content hash  1cbd458f684f0c7c
+#   text hash     0e09d9aca482bcf9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

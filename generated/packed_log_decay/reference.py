@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2e4ca7822e3cab49
-#   text hash     5888ec01e3de9cf7
+#   content hash  13f99af86eed3011
+#   text hash     80562a21a4d6b00e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

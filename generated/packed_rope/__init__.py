@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b2bf287b774c743a
-#   text hash     f5fd8f192d2d4ed0
+#   content hash  74353050b5fadff2
+#   text hash     b901e78b83e2d5c6
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

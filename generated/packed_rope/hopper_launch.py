@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ddb5090fd45473a5
-#   text hash     00a3b176e1594623
+#   content hash  1e4f4fb8538a347e
+#   text hash     2919d15aeaa6b376
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

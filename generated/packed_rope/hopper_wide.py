@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  38d447062530df61
-#   text hash     99657d7c53e78a98
+#   content hash  179f369c84fd316e
+#   text hash     905ef435ed1c42e0
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ef3bc937ea9fb625
-#   text hash     22c90434f4fb43e2
+#   content hash  74b1b7fa7b4ea580
+#   text hash     0714893171f7808f
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d91cf8416b718586
-#   text hash     8b190f19e07bc768
+#   content hash  65086694417fe40a
+#   text hash     4e12f202d144441f
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

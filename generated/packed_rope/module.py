@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fb9ce8305f9d10fa
-#   text hash     f3cc993a95e71ea8
+#   content hash  1ef49e4249e994fe
+#   text hash     07e2bf457980724c
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

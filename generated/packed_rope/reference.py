@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bfe8fda756bcbb83
-#   text hash     d3d1aa0d4a594b79
+#   content hash  57ed6546f092f524
+#   text hash     e91a1246f6da6ef1
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

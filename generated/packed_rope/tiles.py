@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a28c7399c08ceea1
-#   text hash     008acdacad5e7c2e
+#   content hash  f3a6937064382dc5
+#   text hash     ce15803fbdfd6f63
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

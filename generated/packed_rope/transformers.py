@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6e848e53ccf45622
-#   text hash     2ec7175b3a424924
+#   content hash  60a1bd725e93421c
+#   text hash     32b9b5177cba5d3e
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  282d4bb772e24210
-#   text hash     bae3d11da96d4333
+#   content hash  46bee035d4f0e5ce
+#   text hash     055d1675ddf5d93e
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ea2e19d939be8b33
-#   text hash     89996a77948e68d0
+#   content hash  10e46f5a9581f56f
+#   text hash     543cd805593e7666
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

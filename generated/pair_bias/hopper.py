@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dea6e7f8732aeec9
-#   text hash     0a5c7ded3e6d87ad
+#   content hash  a81a7848777e0bf9
+#   text hash     db6f0a0c129a021b
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

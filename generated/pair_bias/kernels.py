@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2f889e16b56acccb
-#   text hash     e7ed5ed74a113431
+#   content hash  0ca7e2c361ccedd6
+#   text hash     9f31f485e9dcf0a5
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

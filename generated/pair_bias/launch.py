@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2206e60fccb9b713
-#   text hash     1f4a0f1dad83f1c0
+#   content hash  7bbd57b4a7676472
+#   text hash     5a014ed886266d4c
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6d00935f37bac8db
-#   text hash     fca9552d4b8ae686
+#   content hash  970e2b3d2a01eca9
+#   text hash     e28976e53d5306b5
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fcaf0f665c1a9602
-#   text hash     431876aebed6040b
+#   content hash  daf0f31b57c7c420
+#   text hash     971558946639e39a
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

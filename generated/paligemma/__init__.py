@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  71ab62077d6a3fe8
-#   text hash     c879f061820a3a94
+#   content hash  7f920a1193b40fb7
+#   text hash     27388229899fc52c
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

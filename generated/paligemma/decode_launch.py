@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0adc036a2011bbba
-#   text hash     dc5388b7dd722266
+#   content hash  8042d88524fc038e
+#   text hash     01424f39601647af
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

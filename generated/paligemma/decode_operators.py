@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ff848ce80787c92a
-#   text hash     0083955f2c9c5c01
+#   content hash  829673ba516bccf8
+#   text hash     ba54f00d735359b4
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e3b3caa7af39db89
-#   text hash     9ba943dbdd164e83
+#   content hash  298823a6123ff1a6
+#   text hash     f3d9f52fd5496ac5
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6e96e25605f083a5
-#   text hash     ab935d84ecce0375
+#   content hash  6bdebb81977f7a49
+#   text hash     230a2ad6bc8c6536
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8f96046b1962b122
-#   text hash     f2f43949710be0b2
+#   content hash  fe9bccc5f2161189
+#   text hash     3b66e83a21778652
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

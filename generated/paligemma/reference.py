@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1e5edda0b7eb2f01
-#   text hash     9db53f4ae0ff2f20
+#   content hash  9c91bb1a6df67aca
+#   text hash     d7bb20e80aaadbce
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

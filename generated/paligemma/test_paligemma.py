@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9e34d336709c99db
-#   text hash     9bfcdceaa43688ed
+#   content hash  9caa14021d619d39
+#   text hash     54e0f76bb23ff66d
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

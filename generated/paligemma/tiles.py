@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f84a8c731306f037
-#   text hash     588f1ae4cf589a00
+#   content hash  87a9b37c13de801e
+#   text hash     04c164c053f7df4f
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  488be9aecd60ea87
-#   text hash     ad13de2af5a5b250
+#   content hash  9928fbb02560e462
+#   text hash     2b6ba4d6873818e8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

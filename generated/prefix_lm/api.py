@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6427855f656555f8
-#   text hash     62a2acb81f135bb2
+#   content hash  631b21cba26668d1
+#   text hash     8e55fd8d3d6971b6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

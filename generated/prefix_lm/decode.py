@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cae686e378968ef0
-#   text hash     27fa8e993c89944f
+#   content hash  a96a1a0f3e92155d
+#   text hash     b92c14d3956c4ac7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

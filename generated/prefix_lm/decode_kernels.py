@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1ece0a17cfad2260
-#   text hash     3b262ab39a9a36cf
+#   content hash  25ab5c8fd855dfd6
+#   text hash     8869cb3da4c205dd
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  acde80775e45cab8
-#   text hash     1143b9030926ae2f
+#   content hash  9ff6d844e2436af2
+#   text hash     d35b03af659e8615
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  09c733d80cc2fd68
-#   text hash     e9337f28f50a933b
+#   content hash  fbcafdaca8b77bdf
+#   text hash     ac9c1624b04ff10a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9b4c4d0ab9159bd3
-#   text hash     e72e724754373424
+#   content hash  734f72f1d43afc5e
+#   text hash     d8cd08c268dcd0f2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  50119c87253a7162
-#   text hash     7dcbc819924e2c94
+#   content hash  436e2b93d2b0c27c
+#   text hash     a9ca2608f8e603a1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3442f2e8cd4c40fb
-#   text hash     00318383c72b7edf
+#   content hash  fbf2d15de59e5b3c
+#   text hash     24c8fbe706588447
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2758a3c13d478aa2
-#   text hash     cfc1949d896fd2f3
+#   content hash  56ff5ef35f37d628
+#   text hash     27f6aec6d442a6db
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

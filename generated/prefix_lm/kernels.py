@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  763605684593036c
-#   text hash     b36440ee35c4c57f
+#   content hash  15507de97b68ec26
+#   text hash     f91dc4d5e90e1a56
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a83dda4dbbcf82c7
-#   text hash     07877e4524a41c1b
+#   content hash  e746d6c1e6376bb6
+#   text hash     0456eab0796ec52e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

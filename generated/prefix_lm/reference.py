@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  acd32645e8a9b63b
-#   text hash     735282d53cf55297
+#   content hash  0d84a6f7e7a9d58c
+#   text hash     f80570f55b2a5521
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  980dc30150c94e27
-#   text hash     653de59ef6cee407
+#   content hash  8679a95e8dd57ee2
+#   text hash     fa9bf632e61a881c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

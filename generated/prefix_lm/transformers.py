@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ea6280f9e72c3a22
-#   text hash     d6010b79e28aa3c7
+#   content hash  515baf1637433da3
+#   text hash     b40b2f81ea5b8bd0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

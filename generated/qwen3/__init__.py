@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2b2e0188bf36f52e
-#   text hash     c66e7298f48e9e47
+#   content hash  f3d5139fdcaf6313
+#   text hash     49ef1cb34d330d55
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  84fc3f2191f8662f
-#   text hash     6dc9879ea201bdf7
+#   content hash  ef7dfd807137bd5a
+#   text hash     3e0387f0ba2bb8a7
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

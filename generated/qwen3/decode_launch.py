@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1205050a9fbd3a1d
-#   text hash     8b8c841a77643a9a
+#   content hash  3640544d81ae1cb6
+#   text hash     50718fd1e260332a
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  321e48e9f0e1f9a6
-#   text hash     ed60503a34fb487c
+#   content hash  2ca60e2b87176ddf
+#   text hash     6f03bf5a3ebaa762
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b0c740b5889eee53
-#   text hash     4ebccab03d430c24
+#   content hash  d779ad2e6c989245
+#   text hash     64b2f1b724c98469
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1827cc6dbf1886a4
-#   text hash     8dbcc70bcf7586fe
+#   content hash  590a8d7da404edbd
+#   text hash     c519cfb56e344b6c
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a4aef12e5c7fe23c
-#   text hash     6fcce49ef86104d3
+#   content hash  0b3829be1d46f46a
+#   text hash     0c75bc22a97f518b
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

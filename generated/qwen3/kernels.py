@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7e9cc9db0660b64d
-#   text hash     29e3377133974df0
+#   content hash  b4b86fb384ef21d8
+#   text hash     c08b6a31ad4cd6b8
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  87c36ea25a3d0930
-#   text hash     a63e8066ac4a8abe
+#   content hash  bb685ca02152feea
+#   text hash     2e5934205ba35f86
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8e6ccb4b7e19750e
-#   text hash     718e2d062840c29c
+#   content hash  8252196fc6577bcb
+#   text hash     6d5b07bbd0af0be8
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2d7b2f8b998af2d0
-#   text hash     2c7dfaaf73e8a385
+#   content hash  c3f5849f111cc929
+#   text hash     c59895cb89378434
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d9d7b8e89e2802f6
-#   text hash     da0c86d372adcf52
+#   content hash  031c90165a436e9b
+#   text hash     d78a2edcb42e019a
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

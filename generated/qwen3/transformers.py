@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  607403d1b44b13bc
-#   text hash     6e3d7b5ceadf8af7
+#   content hash  5db2a39ec4d2f3e6
+#   text hash     1a343b0bb1ad630d
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

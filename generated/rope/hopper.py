@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0a6a851c580440ef
-#   text hash     f2425333bf7c7e20
+#   content hash  112fc0a1067e9c0f
+#   text hash     09d25405c486f5e9
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

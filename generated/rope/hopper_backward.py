@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  eb287491483d5bf1
-#   text hash     b257553d2b61ee86
+#   content hash  e8aeea795e80854b
+#   text hash     070a1fc739837b4b
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4682858e0c068d91
-#   text hash     e190872bcc629d9e
+#   content hash  c0cbb44ad83f67db
+#   text hash     73276fb088e8dd45
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  871f2a2cf117e146
-#   text hash     938b0df5fb58ffec
+#   content hash  7dc9c5aac519f8d5
+#   text hash     65a4ff1ef769e0ad
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  13d5c9162db915d1
-#   text hash     a599e4fae61ef220
+#   content hash  8a7032c74afb1e4c
+#   text hash     a290ac8c23f639a9
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

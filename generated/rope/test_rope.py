@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7e7bd74535f1243e
-#   text hash     b4be3d6216dc9d8e
+#   content hash  51ae58f79785e1c3
+#   text hash     351f41e2e0c5e916
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  762be91317c7850f
-#   text hash     5ac8eb4168816572
+#   content hash  e9f3c85bc9c60a17
+#   text hash     87d381aa134e3cfc
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

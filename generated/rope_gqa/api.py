@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8325aa664a33a7d2
-#   text hash     b09883b08fdb1e1b
+#   content hash  145af7b176f63250
+#   text hash     1f7fd9db151136e2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e1957c1bf543b89e
-#   text hash     fea08be8c1ee63ad
+#   content hash  73aa44a622f4855b
+#   text hash     7eaa237a1b0919db
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

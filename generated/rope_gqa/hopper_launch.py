@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a6e5a19b13aa5887
-#   text hash     80aac374c607d0f2
+#   content hash  0b8899ea6ca8b4eb
+#   text hash     8dbec4ccd77c2f11
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

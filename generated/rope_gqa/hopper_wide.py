@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  55617af3583a9d63
-#   text hash     6d7aff82f5a639d8
+#   content hash  5fe9cdc5b0e06f2b
+#   text hash     c9be4dfc7dca820c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

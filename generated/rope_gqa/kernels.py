@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7321e108096bbb58
-#   text hash     900d832276f3844d
+#   content hash  6a41a1104e7a8f6d
+#   text hash     3a66aba2e482cb6b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

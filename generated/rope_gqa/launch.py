@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4803e2879baf499f
-#   text hash     5f60203d2e29bb97
+#   content hash  3d847cf0bdcce9d2
+#   text hash     6f769cf241902d78
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  253685cd65190b2c
-#   text hash     a8162fba75dd899e
+#   content hash  d546dadb6c763654
+#   text hash     d9bd669d1f703de5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eee20c76e9d158ff
-#   text hash     a7096fa1052543da
+#   content hash  c3325352cd1a19d4
+#   text hash     ef6a8f34f28508dc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

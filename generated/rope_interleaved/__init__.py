@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b1d538e096cbbb74
-#   text hash     fbc1457d9b7d5240
+#   content hash  68ce3fd321e4c12f
+#   text hash     48f0dd2283d5cde2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

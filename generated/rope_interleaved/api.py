@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  009704e1a1aae196
-#   text hash     44d6500ffbdb8abc
+#   content hash  3474e7ffdd02a7c8
+#   text hash     b34fddd64acd6cde
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8538dd5059f421c8
-#   text hash     4cdb576240246c92
+#   content hash  fbcfb52dbcfa9fce
+#   text hash     b76a07cac04bc4ea
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

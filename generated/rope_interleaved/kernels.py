@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d32b9cdccf144871
-#   text hash     50671720e2f28f1e
+#   content hash  044b8cac92b5b4d0
+#   text hash     41eeab5ee5858f53
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

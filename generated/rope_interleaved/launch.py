@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4311356100f110db
-#   text hash     e9dc1ad6bef5f66a
+#   content hash  529a24785e198160
+#   text hash     cf86da16d3f6d2dc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

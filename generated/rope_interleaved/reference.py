@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9941d2a0d8614bf3
-#   text hash     25121b6da3f5c564
+#   content hash  edb4f2a815b39800
+#   text hash     9fed3a407bf13897
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

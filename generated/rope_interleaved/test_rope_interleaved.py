@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b6ffc85f03cdfb60
-#   text hash     6a395627359c9586
+#   content hash  d021c6fdec4abcc0
+#   text hash     edba5c5fee76edbd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  793d1cb9056fb85d
-#   text hash     a4679abd03fb76e0
+#   content hash  2214a51aa3ca32f3
+#   text hash     7b02e99ff9a72b77
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8c7ee7b21b0772d1
-#   text hash     e911d9f26cd3852e
+#   content hash  7bbdaf0a7a89dc14
+#   text hash     b8eedd0c00f7639f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

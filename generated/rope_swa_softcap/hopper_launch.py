@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2409b97dc99bde82
-#   text hash     07a572ec7f7bf478
+#   content hash  6e046cc12054837a
+#   text hash     56ea22b30d55ac09
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

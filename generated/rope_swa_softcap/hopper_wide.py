@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bcdcd4a8d1c2341e
-#   text hash     6bfd4615fdfedee0
+#   content hash  c60a1f802ae8a489
+#   text hash     9c6f78b812640f1d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

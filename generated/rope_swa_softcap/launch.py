@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d89dd62cd7ceee34
-#   text hash     7c13ec2ee1d3e492
+#   content hash  481c30fc15a32473
+#   text hash     c8d8f837e6edc272
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

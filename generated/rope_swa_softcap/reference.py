@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4b1cb3b0f0852ae0
-#   text hash     ff6423bec57574e9
+#   content hash  b7f1e3d5d050d997
+#   text hash     e432109498549081
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

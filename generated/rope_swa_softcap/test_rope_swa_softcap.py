@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  19ed5d4b69cb4de4
-#   text hash     09dd3d325350d721
+#   content hash  cac4ed2b7d700778
+#   text hash     70a5492cb9defa93
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

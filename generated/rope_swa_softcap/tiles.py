@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  51f8a22825f1cc9c
-#   text hash     10721407959e2760
+#   content hash  32eb8060cf2fc518
+#   text hash     c7f9cf15ebcfbfd5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1ce21f75d66395a9
-#   text hash     c10ffc7f79212b6f
+#   content hash  b2aa555e7480f4be
+#   text hash     ccaa8443bdf5d31c
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

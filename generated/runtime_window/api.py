@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0ac56497953a0fd7
-#   text hash     604045b2f728a232
+#   content hash  e7d3cf61e020c5e6
+#   text hash     3f05d3e3e3c7a858
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

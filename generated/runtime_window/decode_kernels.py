@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  482f1f75473ecebf
-#   text hash     ffdc987676539999
+#   content hash  a088aee993c65a6a
+#   text hash     ee66c03fec2fe70a
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

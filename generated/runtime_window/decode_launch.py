@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  715e3175fbba0a77
-#   text hash     f20f34e701ac168e
+#   content hash  6ed70b2bf3917d90
+#   text hash     2be96d1f3e78ccac
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

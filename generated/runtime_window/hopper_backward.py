@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c8f1090ca5a96c56
-#   text hash     7a03ded80da5373f
+#   content hash  f254ad8c815e171d
+#   text hash     730fdae0f0dd0999
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

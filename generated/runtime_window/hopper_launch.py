@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0303c17ed3a7e0c6
-#   text hash     8af8ae47e14dd80b
+#   content hash  1ef497210c0f63cd
+#   text hash     14b26aa11ba288f5
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

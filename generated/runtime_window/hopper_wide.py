@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f81c549bde7e289e
-#   text hash     bd5825b0097a4251
+#   content hash  4a229d0a0845c1ed
+#   text hash     d5c5d77bcdec265f
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

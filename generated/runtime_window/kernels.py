@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f3a8a7c7dcfbac64
-#   text hash     7c2ae067e5a1f74f
+#   content hash  0c3d13da4c566f30
+#   text hash     76cdb2f2c2d9ff7d
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c95a465c3a0a591b
-#   text hash     e9d1ea5d83e81305
+#   content hash  7a3e7003019e0168
+#   text hash     649408573872f6e4
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a6b53891a69b3c80
-#   text hash     f1a40488105308a9
+#   content hash  fa2097cde54ceeb7
+#   text hash     07ab63073488a028
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7ff60d1f84831049
-#   text hash     4b648b8abe9f0a95
+#   content hash  c9e026fce953c811
+#   text hash     74c21002ebb89c6c
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  786983cddcc34d35
-#   text hash     0567e817ac2e0186
+#   content hash  caf5001d489412ab
+#   text hash     df823e78fec2c1be
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ad5fa4b9122f3ccd
-#   text hash     037c654cfee74d7d
+#   content hash  39a2c69a1569218e
+#   text hash     18a42de188fa6424
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

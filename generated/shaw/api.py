@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  aa772924a205d7a9
-#   text hash     8fffc637ff1b02df
+#   content hash  7fd48975b45a9da7
+#   text hash     7b89dd6974ebcc49
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  eccbc0456654ca22
-#   text hash     778c0a7d680f57b9
+#   content hash  0cb23ca1abcb8e77
+#   text hash     8d50adb267d7f94b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

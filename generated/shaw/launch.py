@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1f60564cd633f0c7
-#   text hash     3fbe56af51fae63f
+#   content hash  eeec92e2933a28a5
+#   text hash     69828bbc466c22d1
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  33fbb35e4a8de726
-#   text hash     190d182f741b03ba
+#   content hash  f37dfd1d71541f08
+#   text hash     8457f4bc0bf26457
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

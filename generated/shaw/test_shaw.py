@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  eb8bce91108f26fa
-#   text hash     7074b40650bdabde
+#   content hash  66be11c5170c83c3
+#   text hash     16e3c9e3a6c78087
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

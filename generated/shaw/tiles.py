@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  37472d585d1726bd
-#   text hash     1d8ca46c7f8e8f63
+#   content hash  f657b2abe2db7212
+#   text hash     2e7520635a7d9efb
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

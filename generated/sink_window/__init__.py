@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  951a33f8b29f7b41
-#   text hash     c4cc15d825b1d901
+#   content hash  f0db5d02d433f4e4
+#   text hash     1c2ff5331644b748
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c4858809fae12301
-#   text hash     95149e8e9ffa14a5
+#   content hash  469d56c34b4bb743
+#   text hash     c552fb964fcb8e7e
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a1b5e9d91243ac2a
-#   text hash     95d072a0c78c10e7
+#   content hash  380ed0f8ca011cc8
+#   text hash     58c24dc1313f717a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2f87fe0b8041537f
-#   text hash     cb6522500a32ab0e
+#   content hash  7e123029a581b6f1
+#   text hash     a8f675051d160b58
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c39e343742253189
-#   text hash     9231a54b5e1b762d
+#   content hash  295725d5ff060773
+#   text hash     a7e73f53df617646
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

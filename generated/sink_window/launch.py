@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8360b205eae9a641
-#   text hash     8262e8b6fd26ff2f
+#   content hash  b6a7862b30634234
+#   text hash     a9d450be3774afdb
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

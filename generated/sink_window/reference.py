@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1ece788d5ba97063
-#   text hash     1dc93b47015e10f1
+#   content hash  8a245f6c704f6b21
+#   text hash     f35e2ee77326341c
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  89684a2f714edf8c
-#   text hash     f17c1608fa61f986
+#   content hash  cb244c89385cc9e3
+#   text hash     a313879eac533b2f
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7bdece7b3786cb8d
-#   text hash     54093707581b7f55
+#   content hash  e2b0b80cc0ed9f2e
+#   text hash     e32a1cec18b892b1
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  50e45094df3add2b
-#   text hash     7faca7610de24439
+#   content hash  1e473bf66128ae01
+#   text hash     98cc3767bea17342
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

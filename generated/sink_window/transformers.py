@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c793512f718d9f50
-#   text hash     c848be1a030d39cf
+#   content hash  da81a227acafb716
+#   text hash     a1a815293714dd9b
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7e343a59757e8982
-#   text hash     2023892998c28552
+#   content hash  cfd0787a85a83882
+#   text hash     98a9c0b239264913
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

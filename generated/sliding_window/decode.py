@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e3c355fda8aeca3b
-#   text hash     62224bdaab5809d1
+#   content hash  2fe420a4ae03b796
+#   text hash     75bf7b3106de639c
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

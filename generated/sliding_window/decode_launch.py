@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  968059a0806c7dfe
-#   text hash     d2dd47824abf9f66
+#   content hash  fe65f08515fd7e73
+#   text hash     a55ee09d96b9d7ba
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

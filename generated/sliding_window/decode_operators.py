@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6168b06f3890aec7
-#   text hash     f8d9c20d2e85d214
+#   content hash  12a6017a81e5475b
+#   text hash     c82d24d994f40a63
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8385a4e8b942dc15
-#   text hash     9c0f64764c4b14d2
+#   content hash  cf8e5f79fde47b18
+#   text hash     eebc73e8f6038856
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  733b81079d2b0d90
-#   text hash     eed8243956161e0f
+#   content hash  0684eb34a598966c
+#   text hash     2432435eb3d033fd
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  63b2baf7e4321e82
-#   text hash     1d55f0730a3acc61
+#   content hash  ae9fc3f0237598a5
+#   text hash     1ad301c269238f48
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

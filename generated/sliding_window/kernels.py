@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8ee9a31fc1938b99
-#   text hash     8bccbd85eab2514a
+#   content hash  f2b913a916760653
+#   text hash     2f8a5bc6e53ff1fa
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  50dde23337f335a5
-#   text hash     3e74e462f7d47e2b
+#   content hash  ca5c0f1f5239eb22
+#   text hash     c5db86080584aac0
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

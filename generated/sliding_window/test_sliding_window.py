@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b5fcabf355f354a5
-#   text hash     2acd5a9b7b2e1da9
+#   content hash  bb6a0fa39569a11f
+#   text hash     6ef90865fcd0e8bc
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3ec1aef4d3e88521
-#   text hash     7a13f36780c1a8fc
+#   content hash  2cd605f9cee47f56
+#   text hash     4d7a9a6954cf0f30
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

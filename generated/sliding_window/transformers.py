@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0563738ac8657661
-#   text hash     dae1e2de0bd7b815
+#   content hash  d81cc3c6a8b28ad8
+#   text hash     e1d5706c90bac789
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0a3282ad663c183c
-#   text hash     9a665cecc74ff0b7
+#   content hash  3447bc0e485f1ddc
+#   text hash     7e29f5a80896bfdf
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7de7e08a37821290
-#   text hash     1eb59c384c2f1dc3
+#   content hash  61a4b757ae7da123
+#   text hash     c4e7a969a4c2da7b
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

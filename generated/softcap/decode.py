@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1c8af86d7fea7ccf
-#   text hash     34b0d9a7129c2dcf
+#   content hash  a682cebe72b42ed2
+#   text hash     a877bc5bd544ce02
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d4a7029e2fe3266a
-#   text hash     1e285440077b4d81
+#   content hash  e8ce0d563d0c81dc
+#   text hash     aaa49ebfac52886f
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f9acd53c211c4df9
-#   text hash     d3cc7a93fd755fd0
+#   content hash  c7aa954e5b5cb3a4
+#   text hash     fa76b8e415f8ae2b
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c9fd5be4dfe4f5ee
-#   text hash     f6b9005f95f0429f
+#   content hash  9bf786cfda7c7b99
+#   text hash     dac302e18263022c
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

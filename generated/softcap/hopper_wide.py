@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  84534f7275f31762
-#   text hash     a8c4d24e07d1150c
+#   content hash  2203500d3ff7742b
+#   text hash     2119e62246f93274
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

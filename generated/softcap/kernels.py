@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  266c446053633e92
-#   text hash     23adc38d61596123
+#   content hash  cd707f7e29e94f4b
+#   text hash     4cb0b93951c7220b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

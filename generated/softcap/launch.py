@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8d16c20e73b7a6ed
-#   text hash     b525a052d90868e9
+#   content hash  ea03947a2ba533b3
+#   text hash     78291859a1192c11
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  51201a09d4389e6f
-#   text hash     c7af5159b7c02358
+#   content hash  8a867222af6dc3cb
+#   text hash     d9cd5af8b96c080c
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

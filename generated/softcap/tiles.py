@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d72e3454473d7492
-#   text hash     1bbb2ae9bf6fec26
+#   content hash  08e288d04b097a40
+#   text hash     935ad2c3974d0a03
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  76d32553613d7328
-#   text hash     477788f303582a2f
+#   content hash  7e73f6074c173b8e
+#   text hash     b964dbddd57ad231
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0904c195ba285550
-#   text hash     c711f9c1d5909f01
+#   content hash  acf1921968abdb6c
+#   text hash     456186bf9d8065c0
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fa1c202ab6cf19d0
-#   text hash     8ffbe3bb39961377
+#   content hash  a8b00c85c5b3eebd
+#   text hash     6ea12cf2031e35f5
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e2de2eb2f99a3e01
-#   text hash     b1282da4c101219f
+#   content hash  5113f4ea2b5fc5c0
+#   text hash     3a9ea6e7020d10ce
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

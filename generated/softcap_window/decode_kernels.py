@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  40c9b5679a3b6664
-#   text hash     793f25410682b3e7
+#   content hash  db75dedd15248788
+#   text hash     40aeed2a8eb5a31c
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

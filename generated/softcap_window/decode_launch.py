@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3297c084d190f806
-#   text hash     9174d17c82a38b0e
+#   content hash  d727ceba7db2e4e1
+#   text hash     59ae76a9ebf74712
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

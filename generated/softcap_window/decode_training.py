@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e57cb6191142c0cb
-#   text hash     fcede4d530ca98ae
+#   content hash  1b8b83f65b461a2a
+#   text hash     9cf525fafe9a632d
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

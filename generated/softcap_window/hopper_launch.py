@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76c585a4d3f3534d
-#   text hash     b82a8c3ed2317e52
+#   content hash  023c8d51843a339b
+#   text hash     cf698c53d6eb5e89
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  eb6ad912ad0f6d6d
-#   text hash     7158688db94f41bc
+#   content hash  b3e8306b54163c7a
+#   text hash     737b48c76cbc0f37
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3cef17194721a4cf
-#   text hash     fa9d9fbc70e9adb5
+#   content hash  568c309adf50ae5d
+#   text hash     51c7e7c433af2dfd
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  74200fc670d3beb7
-#   text hash     4d7082c2037c0851
+#   content hash  773fcac690023c1d
+#   text hash     2904cc298c67e19a
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  68efd77b9c944506
-#   text hash     b64e54a3dc0d397f
+#   content hash  095441b401fcc10b
+#   text hash     aa38ddd6688dddb9
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0cb4c91b114ff3a4
-#   text hash     7c096a2643b73172
+#   content hash  e55e19f5dfc5b6b4
+#   text hash     cce91ae39d39ab36
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0d258c323cf73db4
-#   text hash     fa1029f58380fc49
+#   content hash  e11197bb1bed23e6
+#   text hash     3f791ac2415eb853
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

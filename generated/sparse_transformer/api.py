@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a7ad3c5a4e4accdf
-#   text hash     4e25fe22668a45f2
+#   content hash  e33cfda8608cdea2
+#   text hash     48015731bfdbed00
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  58aea5e3d170f5a7
-#   text hash     30ab8a810a53c62a
+#   content hash  e92c8e5ec6273a5a
+#   text hash     5bb2f05a2747ac28
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cd0ed74b39c2b5c0
-#   text hash     6581b346fe64b435
+#   content hash  d41d93729213ac3f
+#   text hash     47adb45f05d2acdf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

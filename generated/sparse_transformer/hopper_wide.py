@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a489c2fce8ca9127
-#   text hash     3a71c6a2389446d2
+#   content hash  a3a2c0d98d223538
+#   text hash     c4807dae5241b691
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

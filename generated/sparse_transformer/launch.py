@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8e9028a706148b88
-#   text hash     34bf70296fc3cb3b
+#   content hash  2d5df91542fa9446
+#   text hash     6b939461976d5a89
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

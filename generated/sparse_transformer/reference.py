@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4bfb8d4f4b641d09
-#   text hash     6b05f680cfe8e2fa
+#   content hash  06fdbad2a87b3031
+#   text hash     3896ff89b84f272b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4dc5e37e23281636
-#   text hash     bd6fe31744f218a9
+#   content hash  23a8426100e1a263
+#   text hash     0f49f3ada7cb6131
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

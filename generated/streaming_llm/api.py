@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  12a4335510cf6c58
-#   text hash     d5301e0eaf0a75f0
+#   content hash  0713203c9b144450
+#   text hash     dcc815406c49f9fe
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  146cc621aeab9248
-#   text hash     9cec3cae763f5a4d
+#   content hash  f73311d36ee11734
+#   text hash     d623b54c8df0069e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2c6c36b012b537a7
-#   text hash     47ba884a497a7521
+#   content hash  fb5ffa76305b27be
+#   text hash     a6c9959fab6b7f27
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  48ab4139774746e5
-#   text hash     8bafe2c7570532e2
+#   content hash  b8e7e92073a9729d
+#   text hash     077ff068eaa11e24
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  03f53acef19cfaf0
-#   text hash     391e44de012d62d8
+#   content hash  182836d9a8517e12
+#   text hash     1dc008b63d6c656d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

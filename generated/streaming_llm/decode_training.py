@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4e3e3ca84ae02970
-#   text hash     340639a4b929a5d1
+#   content hash  a968026ea95c98d1
+#   text hash     689a5d77a782c4f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5dd1dfb0e59de24a
-#   text hash     8d1374d3934be06f
+#   content hash  dfef8fd3cba10d45
+#   text hash     409150640a6a1894
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

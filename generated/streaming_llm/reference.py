@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fa5a4081d2422170
-#   text hash     9aa2b563d00a7676
+#   content hash  3a0f55f1a16a97cf
+#   text hash     6b4c01ee9647eed6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d3ea4eb40316b7b2
-#   text hash     4e3d043a08748d88
+#   content hash  db7c502fbdce1f3e
+#   text hash     29184c9c81d93ceb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

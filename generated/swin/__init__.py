@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b5617d29e0e615de
-#   text hash     17042ce5cbb3b862
+#   content hash  e1432b9f463dd56f
+#   text hash     7f865e87f8841b37
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

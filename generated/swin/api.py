@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a22c952305044883
-#   text hash     b1f66f7c8c8d6cbd
+#   content hash  bb3b9df1821b6067
+#   text hash     fe19f4e86a96962b
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

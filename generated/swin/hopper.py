@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1b450c3e9d2080fb
-#   text hash     f90a024b23f42374
+#   content hash  5da9b903eadacdda
+#   text hash     3c0778fb44179d32
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3086843631dccdf2
-#   text hash     a782ee83d86ad44f
+#   content hash  a31af2f2701c031f
+#   text hash     55812aaf3a244ebf
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2de90d3f07f597a7
-#   text hash     c79f8a825d6ba810
+#   content hash  bc0b91fd47958fd4
+#   text hash     cf39670d8a8d20a9
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  97a73009acc0201c
-#   text hash     f0abd51b7323b09b
+#   content hash  269956c519aa87f6
+#   text hash     f30f758a94118c4e
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

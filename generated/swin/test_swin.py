@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  019881968bdc1ee5
-#   text hash     481f2dbcb6c1c0d5
+#   content hash  36c29b64cb74caf5
+#   text hash     ee48f820a5a5d139
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

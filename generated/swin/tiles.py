@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  08f1db4674dcd106
-#   text hash     18f1928aaecd788f
+#   content hash  09bd1b47c6eab7dc
+#   text hash     92cd53eaf73cb99d
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  51e16d146387940f
-#   text hash     4cf32cdc1b671087
+#   content hash  27eab3de6b548580
+#   text hash     174ada3bba3a5f46
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  88ff065837c3f8c5
-#   text hash     abafe9df64ae3ba9
+#   content hash  1caf770712618027
+#   text hash     8591e9c3378b094e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

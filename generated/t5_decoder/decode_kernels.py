@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e8d52cb129d3c4a9
-#   text hash     d4f67e3f5aa2deaa
+#   content hash  8cc30370b39501cc
+#   text hash     6d4d805d3726fd78
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

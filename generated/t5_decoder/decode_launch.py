@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2fdd81dda47e1fe6
-#   text hash     462f012cacb6aa7f
+#   content hash  8cf1448ab005f25c
+#   text hash     8916644f76b9442d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3d17d74d064f2f32
-#   text hash     11133373c3f61dce
+#   content hash  c4ea61f4bd01f3c7
+#   text hash     dda1a76bcc571634
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c5300d35f1675d2a
-#   text hash     9cb6a676ce4ee79e
+#   content hash  7561c027341205e0
+#   text hash     2f92a54fb72c8a2a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

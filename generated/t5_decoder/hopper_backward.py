@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2a0d7a7337c7bbd6
-#   text hash     3524abc35aceec8a
+#   content hash  1dc118951cf18677
+#   text hash     9d72fdcb03bdbf3b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  19bcb8b059185b93
-#   text hash     ace1d3e1e727d73d
+#   content hash  fd28d9dc216438f4
+#   text hash     1da11ff3a8278f9f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

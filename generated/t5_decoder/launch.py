@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b7d20c018354199b
-#   text hash     bb4bfdfb8b23b309
+#   content hash  6b8b4f196180913a
+#   text hash     e5fcc5c1963e2ec3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ee56c335a2ef6976
-#   text hash     c61562cb65f241e8
+#   content hash  89acc19fe0f8c9f8
+#   text hash     446639874b976f24
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d7a1a89a0811a3e4
-#   text hash     c2f38b3e15538523
+#   content hash  381bde0a61e2b047
+#   text hash     a7db5972dc3f6047
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

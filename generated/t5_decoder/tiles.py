@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  86849bf0aa8667e1
-#   text hash     80a8f28afd2404e8
+#   content hash  6db1ed0545088f61
+#   text hash     a63126344ec85aef
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  da01a94da1f88c30
-#   text hash     3d7e4be7c373b564
+#   content hash  89e53dc529bf263b
+#   text hash     320e31c25baf407a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

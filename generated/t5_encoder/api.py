@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  93f91b868039ed98
-#   text hash     f628f0cc358b7825
+#   content hash  b45a35fc6858cff4
+#   text hash     71d783fce1fcbfe4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

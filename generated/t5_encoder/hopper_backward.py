@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  27f359f5b49724b5
-#   text hash     1865c3c342b526cc
+#   content hash  aa573813e950f48e
+#   text hash     feb21aa87622646b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

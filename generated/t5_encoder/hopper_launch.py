@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  32095dbd10295178
-#   text hash     4f5063e78a497fb2
+#   content hash  4f5dc2a5682200d4
+#   text hash     5e8aa4495e4a00d5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

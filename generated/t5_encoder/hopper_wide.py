@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5c9351566f155aab
-#   text hash     40086259f90a4db2
+#   content hash  e2fe20ffbcbc8c78
+#   text hash     6137ed29562bafce
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

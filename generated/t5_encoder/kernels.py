@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b86ac5682920fe59
-#   text hash     9d9534b222f92de4
+#   content hash  688c8bd3344b65d8
+#   text hash     11f406ffe37a9a8d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  40c22471f5352561
-#   text hash     a420ee4e418324d9
+#   content hash  443f54ace40636bb
+#   text hash     d45964b68dcf402d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

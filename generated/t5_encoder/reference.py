@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2fb2f0e5623850a3
-#   text hash     49cc35926d8bfe4d
+#   content hash  c3f077acdf4b05a4
+#   text hash     d64cacd8ef43d062
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0d7ddfc01341d1b0
-#   text hash     7b22379c88001a4b
+#   content hash  71c3ef783b73f47d
+#   text hash     ca606ecbc6f17670
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

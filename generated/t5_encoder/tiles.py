@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bb829be6366e917a
-#   text hash     b8ac31285cacf7c9
+#   content hash  deaa6faf34430b17
+#   text hash     d2f2d860b9980bf2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

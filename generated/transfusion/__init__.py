@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8d6b6d74e53f0a5a
-#   text hash     75e2e3d997f01848
+#   content hash  8bdd26cee6d4b4eb
+#   text hash     adfbd55af7266139
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

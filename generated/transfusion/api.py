@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f887f950f8c7a913
-#   text hash     2316df2ed76c9e13
+#   content hash  580e97e609dc5c9c
+#   text hash     b01df006676673a4
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

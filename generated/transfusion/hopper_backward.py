@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  dc61bc1fbbc5a370
-#   text hash     2e616ad59b5b398a
+#   content hash  0dbd8471683bf564
+#   text hash     13870b38741c5cd0
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

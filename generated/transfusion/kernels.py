@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8db88ac35bdc7489
-#   text hash     b42b1784a8841e7e
+#   content hash  21e94b07609d68a6
+#   text hash     f940f3da10ee3caf
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  82de9f4e4318de04
-#   text hash     7be39a4213762b1c
+#   content hash  8b6d8f4f1613aee2
+#   text hash     f4cb83e9909e64cb
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4ea929f10d3d8aab
-#   text hash     e781b7c52f2e5351
+#   content hash  35b9313a1dbe7174
+#   text hash     baf992ea29466d91
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a75ce68f29395cdb
-#   text hash     0ed622fd74f6cd79
+#   content hash  a8ec4f8756815660
+#   text hash     de45f1501f6815a2
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9d85838bfe3b6630
-#   text hash     56a001b5cdc3515c
+#   content hash  acb32df034d21e39
+#   text hash     8705b694b65982e0
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

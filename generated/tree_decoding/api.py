@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  698c2865a737f9e8
-#   text hash     e04648c6eaf8d2a3
+#   content hash  ceeff8095b904af1
+#   text hash     6abd475b4e484976
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d7e79b14c9c8fe5d
-#   text hash     bb41c6f85e969c7c
+#   content hash  7feef1ba62a9047a
+#   text hash     f7cba70745bb7e84
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

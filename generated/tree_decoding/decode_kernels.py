@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c9c63b64325c1c7a
-#   text hash     c3b418a99cea4c29
+#   content hash  88f5738dfb6a2715
+#   text hash     e1f10487d6d9c3f9
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

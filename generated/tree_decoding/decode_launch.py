@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d1399e570a174b31
-#   text hash     5bd12932d10986c4
+#   content hash  dfee3c4a3f8eb96b
+#   text hash     dcae2d3baed93641
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

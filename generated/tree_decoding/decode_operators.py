@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06e6bf91d0e1146b
-#   text hash     d9b65133ae3810ea
+#   content hash  d18ad23d3026b5d5
+#   text hash     e3b2cf056096b972
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

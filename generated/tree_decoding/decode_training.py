@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0271ca0a26de2ab1
-#   text hash     0929e2da05901151
+#   content hash  72b407794d51a2b3
+#   text hash     533d6b6fa3d1bf89
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ec22c6df8436a115
-#   text hash     7ed597a9f09eaa2f
+#   content hash  a6cc41cb225c2955
+#   text hash     7589e8557978969c
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f90b746a932275a4
-#   text hash     1973a2c0fc698593
+#   content hash  5f637e057efdd88f
+#   text hash     b8155613ca140319
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

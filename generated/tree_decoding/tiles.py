@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  60030fcaf0c27675
-#   text hash     3d06901d8387ec6c
+#   content hash  778166e1731b0d1e
+#   text hash     42805fd2ad1c104b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -15,43 +15,49 @@ from devices import GPU
 
 from attnforge.language import spec
 
-B, H, TQ, TK, BLOCK = 2, 3, 90, 150, 12
+B, H, TQ, TK = 2, 3, 90, 150
 SPEC = """
-name: listed_tiles
+name: {name}
 heads: equal
 mask:
   - expr: "some"
 inputs:
-  some: {axes: [batch, head, query // 12, key // 12], dtype: bool}
+  some: {{axes: [batch, head, query // {per_q}, key // {per_k}], dtype: bool}}
 """
+PER = {"blocks": (12, 12), "of_keys": (1, 12), "of_queries": (20, 1)}  # how many queries and keys share a value
 
 pytestmark = pytest.mark.skipif(GPU, reason="the same kernels")
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    folder = tmp_path_factory.mktemp("lists")
-    (folder / "listed_tiles.yaml").write_text(SPEC)
-    (folder / "listed_tiles").mkdir()
-    for file, text in unformatted.interpreted(spec.load(folder / "listed_tiles.yaml", terms=())).items():
-        (folder / "listed_tiles" / file).write_text(text)
+@pytest.fixture(scope="module", params=PER)
+def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    name, folder = f"listed_{request.param}", tmp_path_factory.mktemp("lists")
+    per_q, per_k = PER[request.param]
+    text = SPEC.format(name=name, per_q=per_q, per_k=per_k).replace("// 1,", ",").replace("// 1]", "]")
+    (folder / f"{name}.yaml").write_text(text)
+    (folder / name).mkdir()
+    for file, text in unformatted.interpreted(spec.load(folder / f"{name}.yaml", terms=())).items():
+        (folder / name / file).write_text(text)
     sys.path.insert(0, str(folder))
-    yield importlib.import_module("listed_tiles.launch")
+    launch = importlib.import_module(f"{name}.launch")
+    launch.per = (per_q, per_k)
+    yield launch
     sys.path.remove(str(folder))
 
 
-def call(share: float, queries: int = TQ) -> tuple[Any, ...]:
-    """q, k and a block mask of which a share is visible."""
-    make = torch.Generator().manual_seed(0)
-    blocks = (B, H, -(-queries // BLOCK), -(-TK // BLOCK))
-    q, k = torch.zeros(B, queries, H, 16), torch.zeros(B, TK, H, 16)
-    return q, k, torch.rand(blocks, generator=make) < share
+def call(package: ModuleType, share: float, queries: int = TQ) -> tuple[Any, ...]:
+    """q, k and a mask of which a share is visible; neighbours are alike, so that some tiles are full or empty."""
+    make, (per_q, per_k) = torch.Generator().manual_seed(0), package.per
+    rough = torch.rand(B, H, -(-queries // 12), -(-TK // 12), generator=make) < share
+    rows, columns = torch.arange(-(-queries // per_q)) * per_q // 12, torch.arange(-(-TK // per_k)) * per_k // 12
+    some = rough[:, :, rows][:, :, :, columns]
+    return torch.zeros(B, queries, H, 16), torch.zeros(B, TK, H, 16), some
 
 
-def visible(some: torch.Tensor, queries: int) -> torch.Tensor:
-    """What the mask shows, (B, H, queries, TK)."""
-    q, k = torch.arange(queries), torch.arange(TK)
-    return some[:, :, q[:, None] // BLOCK, k[None, :] // BLOCK]
+def visible(package: ModuleType, some: torch.Tensor, queries: int) -> torch.Tensor:
+    """The pairs that the mask shows, (B, H, queries, TK)."""
+    per_q, per_k = package.per
+    return some[:, :, torch.arange(queries)[:, None] // per_q, torch.arange(TK)[None, :] // per_k]
 
 
 def listed(tiles: torch.Tensor) -> tuple[list[int], list[int]]:
@@ -73,11 +79,11 @@ def test_lists_hold_the_tiles_with_something_visible(
     package: ModuleType, share: float, block_m: int, block_n: int
 ) -> None:
     """Tiles smaller than blocks and larger ones, beginning inside of them; those that need no mask come first."""
-    q, k, some = call(share)
+    q, k, some = call(package, share)
     cache = package.runtime.LaunchCache.of("lists", q, k, some, block_m, block_n)
     keys = package._key_lists(cache, q, k, None, some, block_m, block_n)
     queries = package._query_lists(cache, q, k, None, some, block_m, block_n)
-    seen = visible(some, TQ).flatten(0, 1)
+    seen = visible(package, some, TQ).flatten(0, 1)
     for head, pairs in enumerate(seen):
         for i, rows in enumerate(pairs.split(block_m)):
             assert listed(keys[head, i]) == wanted(rows, block_n)
@@ -87,15 +93,15 @@ def test_lists_hold_the_tiles_with_something_visible(
 
 def test_a_list_of_more_tiles_than_one_step_looks_at(package: ModuleType) -> None:
     queries = 16 * 140
-    q, k, some = call(0.5, queries)
+    q, k, some = call(package, 0.5, queries)
     cache = package.runtime.LaunchCache.of("long", q, k, some)
     lists = package._query_lists(cache, q, k, None, some, 16, 32)
-    columns = visible(some, queries)[1, 2, :, 64:96]
+    columns = visible(package, some, queries)[1, 2, :, 64:96]
     assert listed(lists[1 * H + 2, 2]) == wanted(columns.T, 16)
 
 
 def test_heads_that_share_blocks_have_lists_of_their_own(package: ModuleType) -> None:
-    q, k, some = call(0.5)
+    q, k, some = call(package, 0.5)
     shared = some[:1, :1].expand(B, H, -1, -1)
     cache = package.runtime.LaunchCache.of("shared", q, k, shared)
     lists = package._key_lists(cache, q, k, None, shared, 16, 16)

@@ -35,9 +35,14 @@ class Access:
     @property
     def block(self) -> int:
         """The least number of positions, of queries or of keys, that share a whole number of pairs; 1 if none do."""
+        return min(self.shared.values(), default=1)
+
+    @property
+    def shared(self) -> dict[Side, int]:
+        """The numbers of queries and of keys that share a whole number of pairs; empty for other reads."""
         paired = self.form == "pair" and self.input.dtype != "float"
-        shared = [axis.per for axis in self.input.axes if axis.kind in SIDE_OF] if paired else []
-        return min((per for per in shared if isinstance(per, int)), default=1)
+        axes = [axis for axis in self.input.axes if axis.kind in SIDE_OF] if paired else []
+        return {SIDE_OF[axis.kind]: axis.per for axis in axes if isinstance(axis.per, int)}
 
     @property
     def tie(self) -> Side | None:

@@ -59,8 +59,8 @@ class TileStates:
 
     @property
     def blocks(self) -> tuple[Access, ...]:
-        """The accesses with one entry for several positions of both sides: few enough to be examined directly."""
-        return tuple(access for access in self._accesses if access.block > 1)
+        """The accesses with one entry for several positions of a side: few enough to be examined directly."""
+        return tuple(access for access in self._accesses if max(access.shared.values(), default=1) > 1)
 
     @property
     def tellers(self) -> tuple[Access, ...]:
@@ -174,14 +174,14 @@ class TileStates:
         """The statements that find the extremes of the blocks that tiles overlap."""
         lines = []
         for access in self.blocks:
-            per = {axis.kind: axis.per for axis in access.input.axes}
             row = [positions.row(end) for end in ("q_first", "q_last")]
-            sides = {"q": (*row, str(per["query"]), "query"), "k": ("k_first", "k_last", str(per["key"]), "key")}
-            other = OTHER[self.own]
-            texts = [
-                f"{a}, {b}, {n}, {access.input.name}_stride_{kind}" for a, b, n, kind in (sides[self.own], sides[other])
-            ]
-            call = f"block_extremes({self.inputs.base(access.input)}, {texts[0]}, {texts[1]}, {self.block})"
+            ends = {"q": (*row, "query"), "k": ("k_first", "k_last", "key")}
+            texts = []
+            for side in (self.own, OTHER[self.own]):
+                (first, last, kind), per = ends[side], access.shared[side]
+                at_once = str(_at_once(per, access.shared[OTHER[side]]))
+                texts.append(f"{first}, {last}, {per}, {at_once}, {access.input.name}_stride_{kind}")
+            call = f"block_extremes({self.inputs.base(access.input)}, {', '.join(texts)}, {self.block})"
             lines.append(Statement(f"{access.name}_least, {access.name}_most", call))
         return tuple(lines)
 
@@ -263,3 +263,8 @@ class TileStates:
         if access.input.dtype == "int":
             return Ends(least, most)
         return Ends(*(Node("!=", (end, _ZERO), None, "bool") for end in (least, most)))
+
+
+def _at_once(per: int, per_other: int) -> int:
+    """How many entries along one side are loaded together, a power of 2: 32 in all, most where they are dense."""
+    return 16 if per < 16 <= per_other else 2 if per >= 16 else 4

@@ -57,6 +57,7 @@ except compile.NotCompiled as why:
         ("causal", "hopper.forward", 128, 128),
         ("packed_log_decay", "hopper.forward", 128, 128),
         ("gpt_oss_window", "hopper.forward", 128, 128),
+        ("block_sparse", "hopper.forward", 128, 128),
         ("causal", "hopper_backward.backward", 128, 128),
         ("causal", "hopper_backward.backward", 64, 64),
         ("packed_rope", "hopper_backward.backward", 128, 128),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  409b870b6fda36ce
-#   text hash     e9ea2c9a88306949
+#   content hash  96bd9e36c57cf083
+#   text hash     8962081f028607fc
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

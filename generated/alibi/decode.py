@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  658efbf80cafcb67
-#   text hash     874ab9044d274ae0
+#   content hash  3e7756bd3bd40893
+#   text hash     564e329331af1bc7
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

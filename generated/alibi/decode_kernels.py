@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0be359e8b9ecdb61
-#   text hash     480d60a56fc06987
+#   content hash  4146270f9009302c
+#   text hash     e1ec13bf0b92aefc
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b7bb1cf26ac66b3c
-#   text hash     3959b050edcbe5f4
+#   content hash  4622d7e9e1061a52
+#   text hash     5ecd0cf26509d5b3
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

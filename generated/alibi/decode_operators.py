@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2a98a2c92e244b81
-#   text hash     d98e5f1b85be4425
+#   content hash  f4893f0d0a241b17
+#   text hash     b12554fc7131081e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a18751bfaad66e45
-#   text hash     ee858e9c0e49b51a
+#   content hash  13435bf3d2c2ed90
+#   text hash     286d2844e908a877
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d294cf3d39f2604a
-#   text hash     fbe687d54af0ae18
+#   content hash  f86909dd5309ac91
+#   text hash     3030f67c4b4d561a
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6f29d7bb5df0a5c0
-#   text hash     4ef3f101293e9e07
+#   content hash  89a94aa89f163cd0
+#   text hash     5ad6726797a21825
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

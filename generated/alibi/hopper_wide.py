@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  46e4448ea7b3ad1e
-#   text hash     88268ee1fc005442
+#   content hash  20687dbcd9321334
+#   text hash     8031efa922dcf86d
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2fe09c470a3f0cea
-#   text hash     08e2acb7be0b862e
+#   content hash  e470787dcf4c46f9
+#   text hash     a16abd20a00dc287
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

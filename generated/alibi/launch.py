@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a6a1f0e933584d41
-#   text hash     7c8c8384aaa763e3
+#   content hash  181211c35a9027e1
+#   text hash     1f0965f1cf03f7e7
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

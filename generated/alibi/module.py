@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  de63846068258c96
-#   text hash     14bc35725b082c1f
+#   content hash  52733897f9bd7462
+#   text hash     791b0aff3921a650
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6a047ec7ed9c81ed
-#   text hash     1dbf1f24852a0549
+#   content hash  c383f9afd04c5518
+#   text hash     66603efcc3291ab9
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  db310c0d155948b9
-#   text hash     4bbb1e1e8344087d
+#   content hash  29e9a8e154ce607b
+#   text hash     4582a11a2d245256
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

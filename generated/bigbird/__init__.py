@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ed8f3f66062f123a
-#   text hash     da4200eebb9cb72a
+#   content hash  f00aee657ff01677
+#   text hash     7e3ad19bd7ca846a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

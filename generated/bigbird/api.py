@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9411be88dcc9e6e7
-#   text hash     f69b1c3fe60312fc
+#   content hash  af711fb84e3c6528
+#   text hash     ad5e12071026ce80
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  819c30a7ddaa0aa5
-#   text hash     392724c44fb3eae2
+#   content hash  fe75732f8deeac42
+#   text hash     80ebbe89617dc54f
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

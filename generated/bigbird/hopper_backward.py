@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b5bb8395cee06f14
-#   text hash     44d790e4e1c324b3
+#   content hash  e8c469f00c93e1ad
+#   text hash     8ee0e0f6dc6162f2
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7fd70c6f95191e9e
-#   text hash     db12dbbfa64ffebe
+#   content hash  c2f64dac54d07c13
+#   text hash     3ea8c1c9ea3ef0a2
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

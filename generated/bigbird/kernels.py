@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b828171684d48ec7
-#   text hash     6878792805399173
+#   content hash  e0d8d434b7ad7045
+#   text hash     8283f6df360afd74
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

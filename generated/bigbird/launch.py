@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  39137628b4549c7e
-#   text hash     892ff65f1a70d2a0
+#   content hash  751f7d88711be51c
+#   text hash     91f8d258b706bc32
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

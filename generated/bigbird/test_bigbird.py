@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f80f9a7c903caee0
-#   text hash     74141adc2a5f3965
+#   content hash  4c73ae5250090c69
+#   text hash     c1ddbd408da22d46
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

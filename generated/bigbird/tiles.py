@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e46a96119707370a
-#   text hash     97b659b739084150
+#   content hash  50a7e3f33c458d8f
+#   text hash     c13254e24b721e45
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

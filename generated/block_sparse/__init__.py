@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4459cb79ba99ee93
-#   text hash     86dc62985fef254c
+#   content hash  a1d9cfa17b4725e7
+#   text hash     7d7a62f68e494c28
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

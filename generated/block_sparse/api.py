@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1c6091261aa33a83
-#   text hash     64887a0130f3c06c
+#   content hash  d8677842f0798d80
+#   text hash     a4c308cb7729a086
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2ce0239abc686722
-#   text hash     51305b6b05cba718
+#   content hash  6f7f4974a43ffb52
+#   text hash     f30b8f6dc6c19482
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  215e8c80123d3d5f
-#   text hash     e8ac3e23fb1b788e
+#   content hash  c09152f900a76a96
+#   text hash     4ddb5cfbe2fa4c5e
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a3d21391c248b07b
-#   text hash     27d3a3343f646746
+#   content hash  0a629bdcea30de1e
+#   text hash     8285e795b102d645
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  78171b7b5f516eb7
-#   text hash     a6e1b0ddc6355203
+#   content hash  443c806b25effe21
+#   text hash     0e99c6a44b946218
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

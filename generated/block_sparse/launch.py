@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2f0561fa1ef7ef00
-#   text hash     447bb664ae0fd617
+#   content hash  0f8616e3dce17079
+#   text hash     8ea48b596cdd8eee
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  50c3cf886b115700
-#   text hash     86b50924f515d14b
+#   content hash  25df16369e6459c7
+#   text hash     b23c04fc3a874922
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df25fdbcb0bcd68a
-#   text hash     c02d595128f16282
+#   content hash  6a67975246d06365
+#   text hash     b8c190574ec9621b
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9c2c5828e8345366
-#   text hash     22e6146de6bdcf76
+#   content hash  b1ab9e84d361c24b
+#   text hash     e18f4f2cba1b905e
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fb03453f5b5e8171
-#   text hash     1f17bcbf4ff5e6a4
+#   content hash  21b61ba8334fbf23
+#   text hash     0841799358548199
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

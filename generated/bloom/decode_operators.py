@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a4a315a053cb94ec
-#   text hash     97699ad69dfec571
+#   content hash  63ebca659e8724b3
+#   text hash     b1cbba914a198845
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

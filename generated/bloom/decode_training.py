@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0add12920a50809b
-#   text hash     155d7dc0b9a8ae78
+#   content hash  1e66f90d6766185b
+#   text hash     9a9583b6fbcd0034
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5d1bd02b6f6db6a2
-#   text hash     03f25713d90dbe43
+#   content hash  4342826af13f8fed
+#   text hash     990676844a3939b5
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

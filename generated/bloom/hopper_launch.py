@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0c9e749cfa01bb1d
-#   text hash     d748908d71ba2e0b
+#   content hash  1662926ca101c1bf
+#   text hash     e13278222e1d7858
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

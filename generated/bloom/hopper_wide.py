@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6dff1f669f99f12d
-#   text hash     b9acfd1042148e28
+#   content hash  5c6b485ea4977b1d
+#   text hash     2e68c644b9d92ca6
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

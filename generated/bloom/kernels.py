@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ab1665b2d777f063
-#   text hash     0c5aa0f65a90d3cf
+#   content hash  7b4494e0fc4d84ab
+#   text hash     9fd62665749cf8ee
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  53c675c090a81a37
-#   text hash     33f99ac7f56b5cb5
+#   content hash  b783ed2269fae8d9
+#   text hash     6bbb9cb24d620758
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1f5405a6a144bce4
-#   text hash     ffb221b390589b31
+#   content hash  4af03cac5aaf5049
+#   text hash     459a8abf873509da
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

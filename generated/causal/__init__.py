@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0bb7dfedda525ac
-#   text hash     c44a4ad5656b9143
+#   content hash  28170a3f471a7cc8
+#   text hash     7b306b0297e41124
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

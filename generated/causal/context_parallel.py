@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d05c9957951410f8
-#   text hash     12ec3e8aceb71b3d
+#   content hash  30bf35a7ddb26af6
+#   text hash     63281d2f1d7486c4
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9719a09daa28b6f
-#   text hash     7b8a2417f520ad7f
+#   content hash  4c35b1496ff96cc1
+#   text hash     f4d69f83a9f7f136
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

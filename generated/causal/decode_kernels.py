@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  82e064611bada8f6
-#   text hash     47ffa74df9e471fc
+#   content hash  d5bf0356d665d0dc
+#   text hash     83128575146f32c3
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  01c6da13b7270139
-#   text hash     77ff73d99617c341
+#   content hash  94189fc429246f13
+#   text hash     46c85970fb2e3f33
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  33c9ad486c85406a
-#   text hash     67ef4057dc8c3e98
+#   content hash  ced42bde5b94e041
+#   text hash     bc91aa8d0aedf713
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5bd38c79d5148c40
-#   text hash     a036e5b116a11d48
+#   content hash  86065f696b2c6d99
+#   text hash     b2af0d80567af36a
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  92bfe259568820c3
-#   text hash     7fdc4625f10f5610
+#   content hash  5443fdc6c4bef8fe
+#   text hash     cc22588344f86e5e
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

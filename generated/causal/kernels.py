@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  af38b57fafe80988
-#   text hash     25736f04e101276c
+#   content hash  80de7c30ea3dcd8a
+#   text hash     74fd9dffc6251015
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

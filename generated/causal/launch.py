@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  612bd2e4c5551a37
-#   text hash     4e60aac3134b8cbb
+#   content hash  de3c842c6b386594
+#   text hash     be03402c94e27810
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

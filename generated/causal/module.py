@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  49bc816c16c3a39a
-#   text hash     f6b5dcba1979ced5
+#   content hash  79e916e67fd4bb78
+#   text hash     021b9bb6552037e8
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7e0364f30762bd04
-#   text hash     469c32cad1ff0bcd
+#   content hash  b535c9263a3175fd
+#   text hash     47c8b093c887974e
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

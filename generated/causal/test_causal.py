@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bd5733b92d2d8e1b
-#   text hash     d498d672c51ce90c
+#   content hash  b46be16deec663d4
+#   text hash     34fe4b084ca8bb6a
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

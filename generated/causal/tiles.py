@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b4ee211acc4759eb
-#   text hash     28129c1f1d91da7f
+#   content hash  65cf5515645c24a5
+#   text hash     f1d115d05893a00b
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7a9cab77505bb9ae
-#   text hash     92f3eb8e59a403b5
+#   content hash  51931b834bb02a4b
+#   text hash     ae4cc4c2172b05fd
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8176d8fa1290446a
-#   text hash     3e46868edb894452
+#   content hash  8f5961239e657552
+#   text hash     3e2cbbe932cc93f7
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

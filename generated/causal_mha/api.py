@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  96e290e758045f59
-#   text hash     451763c456c0446c
+#   content hash  c60ec6a078bdf3d3
+#   text hash     6eb25e04e6bd6927
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0f8d202545851d4c
-#   text hash     55e1d389b23cffcc
+#   content hash  64a1e73f3d0a74c2
+#   text hash     8fd91408da018fed
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

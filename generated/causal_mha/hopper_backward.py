@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7d33685cd91a4536
-#   text hash     7818bf17806504f8
+#   content hash  ff473babf27e01fe
+#   text hash     17efcc9ebc7a12b5
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e48b05e208cdfbab
-#   text hash     48a71bc1e9eefcc3
+#   content hash  827036268c58e721
+#   text hash     ebece1afb4f606ce
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0b9dfb8f28e319a7
-#   text hash     692bb6cf9eabaeb9
+#   content hash  c45931c34c7f450b
+#   text hash     da96c9e1aff4546e
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  30195ed344565600
-#   text hash     49fb94b6dd6015ef
+#   content hash  4632d9df3e58b9d9
+#   text hash     5a2d4da5362d0d98
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

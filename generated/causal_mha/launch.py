@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a0fbde4e6fefe121
-#   text hash     66646043f4891d4c
+#   content hash  de65e273e3346f21
+#   text hash     5694b961eec16e04
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  974c8b07f09e9bfb
-#   text hash     f069be542bc6820c
+#   content hash  c136e8223a085cad
+#   text hash     6453edfbb6849283
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

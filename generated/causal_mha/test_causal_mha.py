@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5872f8a8031a68a0
-#   text hash     e21516180bcba9aa
+#   content hash  ec70ab9718e3cc90
+#   text hash     60c2fe30de99f920
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

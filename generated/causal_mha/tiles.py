@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  af7614a349a4145b
-#   text hash     ba9d0558a27348a3
+#   content hash  e1d94b13d67cb3ea
+#   text hash     b3904153512b780c
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

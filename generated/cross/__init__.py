@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  58f00765764f264f
-#   text hash     034aa146d1c0a664
+#   content hash  999903d5889adee8
+#   text hash     f86aabe358653b8a
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3dccb09691f78ccc
-#   text hash     cdfbb782a425fcde
+#   content hash  e91a560728386fcf
+#   text hash     72538b7b76169733
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

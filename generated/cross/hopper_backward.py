@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d5886362406fa610
-#   text hash     a86d11b109dd5573
+#   content hash  f503227a91c8b9a2
+#   text hash     1a9167c1cfc5a66a
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0c08c90518fcb1e8
-#   text hash     fa3b150f53d1bc31
+#   content hash  e5c4f5fb255d7ab1
+#   text hash     7eab4e62974a0d58
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

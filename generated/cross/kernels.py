@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5a317f70268bb92e
-#   text hash     fd442365c3117036
+#   content hash  c69196526ebe647b
+#   text hash     d6a63eba5438c1a5
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

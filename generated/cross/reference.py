@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6dd9e21f2775eadb
-#   text hash     2c3ddc11d0186b20
+#   content hash  9b47bbdddcc355c2
+#   text hash     82ce738e1d183411
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

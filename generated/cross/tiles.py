@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d11e030e53ad19b7
-#   text hash     41fff5ffe951ddf6
+#   content hash  e1b8d1609d02681f
+#   text hash     b4f69733f699124a
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ce104f710efbb661
-#   text hash     2faa5a3f0850fe8a
+#   content hash  0588eb0720d0ca2b
+#   text hash     c97b239e42e373b8
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bbaf0a95ccb03ec7
-#   text hash     c0440b2640cdb85e
+#   content hash  fa0e9ad2e494a308
+#   text hash     c65d8dfdb385a354
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b182313fe08a222b
-#   text hash     716eeb6e97b4f2c2
+#   content hash  a44559340279928d
+#   text hash     c168ace5051e31c3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

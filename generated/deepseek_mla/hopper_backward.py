@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  de6348aa6f7c29c3
-#   text hash     07aa7a1c0d707a4e
+#   content hash  df5efe92bc6c6e63
+#   text hash     98252cf737446b08
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

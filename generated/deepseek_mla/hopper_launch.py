@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ccc73ef9467b8ad7
-#   text hash     75264c89d0eaeebf
+#   content hash  ff2f2f6f3f7c9a34
+#   text hash     8f77f7929b889274
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d23d8e59c415d925
-#   text hash     23e340703822fee1
+#   content hash  bb703d7496a3d012
+#   text hash     37fb42cfb6213562
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

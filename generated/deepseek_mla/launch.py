@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  49d02c8f89193af6
-#   text hash     c0b8a2476b56e7a4
+#   content hash  5b67c771de3da769
+#   text hash     c90d2affedbab9f1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  be9d5b1042ba366d
-#   text hash     44091afb1ad24ff5
+#   content hash  ef5e68dbd7348052
+#   text hash     bd18a59a9cbd530d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bf9be56f3826e1ef
-#   text hash     8151151e7a0abadd
+#   content hash  f17481896d2ea531
+#   text hash     a648151b143330d1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

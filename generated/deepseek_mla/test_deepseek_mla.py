@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b2c1c35c8e04761c
-#   text hash     fef782c6f99ce5e3
+#   content hash  ba2c91c18b2d91ad
+#   text hash     2c7c607b508a07de
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  102b19ee0c2e9f09
-#   text hash     3584fb05480afffc
+#   content hash  3532fe4675fcf576
+#   text hash     93a0492a7212b6aa
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

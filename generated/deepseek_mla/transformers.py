@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  383e6ce34cef4476
-#   text hash     dc3d6f28652d138c
+#   content hash  ae1a5356f30e8e98
+#   text hash     cfcc86dccd174f06
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  62b13812f19315ce
-#   text hash     c8066e3803a016ba
+#   content hash  1e8ec263fa6b355f
+#   text hash     059ad0e9f261609e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ef96c6ab41362604
-#   text hash     6f89d82e6fd29fb2
+#   content hash  380ba5f75b869d35
+#   text hash     a8fb8c611e4de3a1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d4cb50e8bd01046a
-#   text hash     b4c9c970962b0f79
+#   content hash  3c10ac43b263ad5a
+#   text hash     55b5c9a3f1cac608
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  bba882c5e5b5b58c
-#   text hash     cab14cc243668496
+#   content hash  b74a332c2ff2f175
+#   text hash     4a3729853b3bbdb8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

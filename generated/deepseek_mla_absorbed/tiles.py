@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3229ff1990aeedde
-#   text hash     faebdf5fb19e8230
+#   content hash  f6004652aca11f68
+#   text hash     40567e171314b3e9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

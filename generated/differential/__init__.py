@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  759548ee12d6e546
-#   text hash     49c0665cf329995e
+#   content hash  e77c3fea28b45044
+#   text hash     ba9efde563932e0d
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

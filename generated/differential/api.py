@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b1eccdedbd157882
-#   text hash     5112e3b84aa6280f
+#   content hash  b27d0e954fd9fee8
+#   text hash     808a6454e7e71c1b
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

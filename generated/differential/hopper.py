@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  72bee1f5c23d6a8b
-#   text hash     0683c62fa30bfbcb
+#   content hash  5f4b1464179bc946
+#   text hash     461a36812cb6fc49
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1a51e9b5efea28a6
-#   text hash     1a2bec076c3b846d
+#   content hash  1b522a5797469770
+#   text hash     d97e93048a23aee1
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bbd48e0632b5a5f9
-#   text hash     b53b259313cc7a64
+#   content hash  a970c9de0aa92b9d
+#   text hash     5cdc00579e620462
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

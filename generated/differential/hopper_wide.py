@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  93ccb659240de02b
-#   text hash     7dc182e7206af5ce
+#   content hash  08f15426250da150
+#   text hash     ad013f39df5ee653
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

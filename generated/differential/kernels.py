@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0d7d1924b8c2a745
-#   text hash     895217e6f4ebd5d0
+#   content hash  9899d0d561985c75
+#   text hash     8444476de0e13cab
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  688ac4a0f07308cb
-#   text hash     844965b8d85eeed8
+#   content hash  c86fa4e258d055ce
+#   text hash     bbf32809a81091d6
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  57f4b3094c06fa4d
-#   text hash     b747435faf7cc43b
+#   content hash  4a842ddbefeb7ee8
+#   text hash     a2e990a4471a004a
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1e8acd57a0295c73
-#   text hash     49f6b02cf889f6b0
+#   content hash  8294b8793abb0406
+#   text hash     92f92bbbedda3ba1
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

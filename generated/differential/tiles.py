@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bc8f8b66312d9eb9
-#   text hash     513539598e9c87f0
+#   content hash  7ca1b39c51b57771
+#   text hash     27871199884e598f
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b1d80645c3eacefa
-#   text hash     ce8e6a1edfcfe983
+#   content hash  0ea789488cbdab99
+#   text hash     6ad59856ff569cb9
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ffcdafc51fe8c7d5
-#   text hash     ea269006620233a3
+#   content hash  c9b52110fb160ed7
+#   text hash     61a59a0ee26b9076
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  dce873b056b4c92e
-#   text hash     627f3711dcade91f
+#   content hash  f530c28a4de9616a
+#   text hash     b8ab3bd40a11f425
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a6820427b5e07ea9
-#   text hash     4bd986963536ca15
+#   content hash  31337e9f29a061f3
+#   text hash     6f853e47743df24d
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

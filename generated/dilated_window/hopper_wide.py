@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f0e12110360a5be6
-#   text hash     f9efe8ffb1e4705e
+#   content hash  6341cc331fc7f79e
+#   text hash     2354236988fa2190
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a43c090d11928336
-#   text hash     35022a0308d7baaa
+#   content hash  c9579d1ef83ef23d
+#   text hash     bb55581940291b37
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0ec9484b8b423ee8
-#   text hash     e8984cee00a8e9e9
+#   content hash  e04538d280190373
+#   text hash     3b258e4c17df8599
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

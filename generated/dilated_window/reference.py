@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  98be40e16d72ffa2
-#   text hash     0d112d310d6ef0f0
+#   content hash  866a8464fa0daf34
+#   text hash     1717ee09b187b809
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

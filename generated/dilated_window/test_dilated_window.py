@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bf3898f6a0cb707b
-#   text hash     b26905d2c069ce7c
+#   content hash  91e35a05ad424ed2
+#   text hash     c82cd62309a3033b
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  da779c5710d8f015
-#   text hash     953363fc788d8119
+#   content hash  907b873d043e7349
+#   text hash     2c2dff3c329665eb
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

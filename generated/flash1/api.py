@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9474a14092b658f0
-#   text hash     2de3fe5cc18b8fc2
+#   content hash  0768fe84ff4e506c
+#   text hash     77601b137713f7cc
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  57a791b5defddaf5
-#   text hash     fa6df9094b1bd451
+#   content hash  92416f4f97e0c499
+#   text hash     b3c537fb95820daf
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

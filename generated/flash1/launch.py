@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  33be42e8792d9530
-#   text hash     d30b93848555772d
+#   content hash  e0a8205a3f2a51c1
+#   text hash     5348755f4c2173bb
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b170b0f2057e054e
-#   text hash     9035944e4e9cc0b0
+#   content hash  284bdfddad3b12be
+#   text hash     964880182d55c232
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

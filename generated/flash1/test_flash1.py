@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  11bf6abebb079e71
-#   text hash     44f4d242635534ba
+#   content hash  fb5228aa8221d9b0
+#   text hash     31a65267584ac8c9
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7932f41eeffd3457
-#   text hash     08608626ac6957c7
+#   content hash  9db458b4f673ab8f
+#   text hash     28043f5b2e860b29
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

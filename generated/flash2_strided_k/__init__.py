@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4e2c69b50308cab8
-#   text hash     7b279ca9d115a1f3
+#   content hash  6bf0fa421f9bd0d8
+#   text hash     5c76964bd5c055fd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

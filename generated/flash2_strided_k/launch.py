@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f7cbb57ba81fa113
-#   text hash     801d01da83b79c56
+#   content hash  cfa7367119f2a1f8
+#   text hash     8ff83c9872ae8141
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1931afd5a69c6929
-#   text hash     beded53ba8b210b1
+#   content hash  73d693ebeb49408f
+#   text hash     8abe907680a987d9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2207585afba3b923
-#   text hash     2a3a18476c31763c
+#   content hash  221fa29b5e9e5cfc
+#   text hash     14029e4b3c157821
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8d985f183cfa8e64
-#   text hash     e1d1548ec303c6ec
+#   content hash  c73787302e2dee9a
+#   text hash     38032fd4ad98efb4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  32596fffc98b592b
-#   text hash     d1d81a534261b31a
+#   content hash  bea74e6f092822b3
+#   text hash     9c644eb7cb0bbed8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8b429d7e1521969e
-#   text hash     ae98ae389de5b1a0
+#   content hash  67ad6a965d93f923
+#   text hash     cb7d1002d5a673ee
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3e9d2b161fcd2d2a
-#   text hash     df1a567e7905fec0
+#   content hash  b7fd04143b3562ad
+#   text hash     d369067537bb1987
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  24715206e1c1646e
-#   text hash     0a485ee7aec6e6a6
+#   content hash  7d0dabd056b63e8d
+#   text hash     a6b124af91a66343
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cf4db427283e023c
-#   text hash     b6a3b50c1a730573
+#   content hash  c5ce9865d6cf3d45
+#   text hash     299179fc6c75058e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c0e5ab5845342cf9
-#   text hash     a232799d2049a1b0
+#   content hash  b11f1a25cd620acb
+#   text hash     b715a173de42f1ca
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  21dc20c526bb1687
-#   text hash     1ca4e37a7e7086a9
+#   content hash  e5d7a60427ae573d
+#   text hash     693bc254d842ef36
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e069d810e02ba1b1
-#   text hash     cf54c85fad6e0b32
+#   content hash  7ebf71435a691c5b
+#   text hash     2447a59ab3b7e519
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  69810f22ae418df4
-#   text hash     0643d3d8899dc64c
+#   content hash  a0d2e0c3e0cc0803
+#   text hash     f16525eee06d5905
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  11545234c91c9764
-#   text hash     cd6e1ef59a06051f
+#   content hash  0525817469dbb4fb
+#   text hash     75e8a6404a2c611a
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

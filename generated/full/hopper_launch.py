@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b7f0e8f8fe0176d8
-#   text hash     c9f06027f22fde5c
+#   content hash  a7880bdcdefe3776
+#   text hash     2bb3c7291a8a6c0b
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

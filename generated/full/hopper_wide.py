@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7c1dfb4a6f34ee1e
-#   text hash     ba1f556721427423
+#   content hash  0db1d65f08f079dd
+#   text hash     f732cd80e8461f51
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  13b4e39740ea3346
-#   text hash     ffb8ed7f546a1052
+#   content hash  5c58e8148269e472
+#   text hash     ecade0f2c2fe018d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cc4352b328ea9269
-#   text hash     9d17d1052883ccf1
+#   content hash  da95a26f12a38859
+#   text hash     fae5128109f8e639
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

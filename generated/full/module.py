@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e49f5ad27ad007c4
-#   text hash     3414e6d8109d4d27
+#   content hash  8f752ed324f9e604
+#   text hash     4951419e0065e106
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

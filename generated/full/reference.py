@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  30158e3ddb9cf98b
-#   text hash     4c074482bf6742d9
+#   content hash  785d56c6cc93790d
+#   text hash     ecfd548ab0a6e058
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

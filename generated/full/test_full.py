@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d9aadc7341d4db6a
-#   text hash     4635e2f9d9f9c3b6
+#   content hash  240fdf5e553ccd23
+#   text hash     2f9a8cd54d39aa5d
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

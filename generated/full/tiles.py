@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  62f163813ac7db2d
-#   text hash     fed31b8c324dbc27
+#   content hash  c99162e823bee276
+#   text hash     c73d929c640a806d
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3bb497b65f5bd18d
-#   text hash     90f4de6c39b8a435
+#   content hash  7b9d171e22e00f3a
+#   text hash     9362e7c5fbe51f20
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

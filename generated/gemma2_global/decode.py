@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c59c2c4018adb622
-#   text hash     46eb5305c9dfdfa8
+#   content hash  2cdc6d7db4184458
+#   text hash     0c8a5137183e0a4f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a8c370575a6830d9
-#   text hash     f3489de5eda999a6
+#   content hash  2a7390b54de7f09f
+#   text hash     06b4b86f61ea43d7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

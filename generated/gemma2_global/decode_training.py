@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  83a502b3d0f07c8c
-#   text hash     0fab56f57a355491
+#   content hash  77b7ef04c4114222
+#   text hash     82cfa5e7b589054d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

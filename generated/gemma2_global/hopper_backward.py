@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  63bc2471e2b7df0a
-#   text hash     d00e9012c2090694
+#   content hash  64137499e4b32cdf
+#   text hash     21c85922de0b60ed
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

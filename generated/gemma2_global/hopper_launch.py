@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4aa2b79b19c5e906
-#   text hash     31ca962058fb511c
+#   content hash  8b4c230f7432c4fd
+#   text hash     5d0012d8296a5383
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

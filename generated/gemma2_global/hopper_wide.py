@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c7c5e26dc690d479
-#   text hash     c8e3079a974806a5
+#   content hash  e609a64c27cf9633
+#   text hash     0673d79b79a5d6f9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  eb2a4bf72c7ae391
-#   text hash     9848d0287e935bf8
+#   content hash  866d2ac4c4c256d6
+#   text hash     3080e6f698648da9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

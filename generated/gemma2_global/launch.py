@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b56d734289415edd
-#   text hash     495151bb06754a67
+#   content hash  e565363a9ade5780
+#   text hash     1eb3711719b6f017
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0e3688939830d134
-#   text hash     c00687546edfc09c
+#   content hash  b0c45a320df56ca2
+#   text hash     d03fd12d5200efa1
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

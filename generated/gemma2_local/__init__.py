@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ed9dffe5e3da40c9
-#   text hash     50a2c340904614f8
+#   content hash  ba35c74f920b7c51
+#   text hash     7892a695cd78f16d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

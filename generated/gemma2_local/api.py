@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ae9998d81a9cfc71
-#   text hash     c7600d4d61832e6b
+#   content hash  4304b8fc5b8d0609
+#   text hash     658fadac5dfa7299
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  87b438c476aa7cfc
-#   text hash     ae2785beb8874fc5
+#   content hash  32f5ee08c20540bc
+#   text hash     679b3f253f057512
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

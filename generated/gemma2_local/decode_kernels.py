@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5d0bea2e9ecedbca
-#   text hash     ee03b250f1e70949
+#   content hash  5382cec3b3330b7b
+#   text hash     4b420a2353e30e17
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4672a236b3610673
-#   text hash     75280906a62decb2
+#   content hash  ff6ac2985dc689f0
+#   text hash     273c38577a056a1a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

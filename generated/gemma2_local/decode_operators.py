@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  77f9c4907a72ebe6
-#   text hash     f9c2786ebc54c41d
+#   content hash  3e67be473711cd3c
+#   text hash     790b022dba78d745
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

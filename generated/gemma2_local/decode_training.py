@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  89f910fdec53a1d2
-#   text hash     da900c9ea1f84164
+#   content hash  2715e178cd825ace
+#   text hash     5f8b59befbaa9355
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

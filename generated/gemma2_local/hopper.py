@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d2dec7de780a1e71
-#   text hash     a95646b5d32880c2
+#   content hash  8e390d5cf8825a44
+#   text hash     f27bc53a6b6da4cb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

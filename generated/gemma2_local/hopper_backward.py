@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5fa2c91e95cd48d5
-#   text hash     49ff757b700a034a
+#   content hash  05748003dedfc9a7
+#   text hash     0b3bd2e5b23c821f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

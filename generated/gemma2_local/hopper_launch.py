@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d2f517ae257d8231
-#   text hash     8119e24157aae459
+#   content hash  585cee7a8bf067de
+#   text hash     bfbfa80f6345149b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b6a7caf2e87fe96
-#   text hash     b1f1db7eab2484e2
+#   content hash  f8bf16507a53f659
+#   text hash     27fddec82f73722e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b31891578dc0a7ad
-#   text hash     c4865c10409f0bfe
+#   content hash  008136eb9c8f6111
+#   text hash     a3e1b7beeef23013
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ed5a6af649fba38e
-#   text hash     17383a443738af09
+#   content hash  981c06fc74df31a0
+#   text hash     f689266591c7cbfa
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  93c62088c846e00d
-#   text hash     541893f9c254aeda
+#   content hash  a12e3c2572bee2bc
+#   text hash     f9ea6168fc937d5e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

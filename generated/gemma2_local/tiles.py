@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a68c60c0184dd417
-#   text hash     233ea07274e6f492
+#   content hash  fd3dc5ade2a7906c
+#   text hash     946625779a45b820
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ed639880e63b0f6c
-#   text hash     caf43316dfcbf930
+#   content hash  085b5581bf409353
+#   text hash     68ffd20afe8bc3ca
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

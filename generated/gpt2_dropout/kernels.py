@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3328c9a20e060338
-#   text hash     bbf609ea0d77542a
+#   content hash  b48b0ac84bb98ec2
+#   text hash     13c4357628645997
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

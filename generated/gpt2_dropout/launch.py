@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a14ae77797f4942f
-#   text hash     a669da965002e2cb
+#   content hash  58b961e7ea6047a8
+#   text hash     e5ad33794eb695d4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -35,7 +35,7 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, _seed_kind(seed))
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages):
+    def launch(block_m, block_n, warps, stages, kernels=kernels):
         runtime.launch(
             cache, kernels.forward, (block_m, block_n),
             (q, k, v, out, lse, entries, float(scale), seed, _drop_below(dropout_p),
@@ -43,7 +43,7 @@ def _attend(
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, block_m, block_n),
-                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages, balance="pairs",
             ),
         )  # fmt: skip
 
@@ -86,6 +86,11 @@ def _differentiate(
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     delta = torch.empty_like(lse)
+    if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, dropout_p, seed, scale, out, lse, dout, dlse, delta, dq, dk,
+        dv,
+    ):  # fmt: skip
+        return tuple(gradients)
 
     dq = dq if wanted[0] else runtime.empty_like(q)
 

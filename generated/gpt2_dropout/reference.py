@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  488f19d8df186a49
-#   text hash     c18dee9ec2b3e55c
+#   content hash  3752c77d239421cb
+#   text hash     777247cba666690c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3274b7ef6f890c74
-#   text hash     cd1afc99670001d3
+#   content hash  3909b24bbf3b9a74
+#   text hash     b4241d8125a78e99
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6bca0ae34d3f8745
-#   text hash     9399ef1885bfa089
+#   content hash  ccdc0e9c4ed5e75a
+#   text hash     ba8a6f6e97a169fc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 
@@ -74,4 +74,26 @@ TILES_FP32 = {
         256: ((32, 64, 16, 1), (16, 32, 8, 1), (16, 16, 4, 1)),
         512: ((16, 16, 8, 1),),
     },
+}
+
+# float16 and bfloat16, kernels for Hopper GPUs: by columns of a tile, and by the least number of keys that a query can
+# see; a worker of four warps for each 64 queries, backward for each 64 keys
+TILES_HOPPER = {
+    "forward": {
+        64: {0: (128, 128, 8, 2)},
+        128: {0: (128, 128, 8, 2)},
+        256: {0: (128, 64, 8, 2)},
+    },
+    "backward": {
+        64: {0: (128, 128, 8, 2)},
+        128: {0: (64, 128, 8, 2)},
+        256: {0: (64, 64, 4, 2)},
+    },
+}
+
+# from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
+# second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
+HOPPER_IS_FASTER = {
+    "forward": {64: (1024,), 128: (512,), 256: (512,)},
+    "backward": {64: (2048,), 128: (1024,), 256: (2048,)},
 }

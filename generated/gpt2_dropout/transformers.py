@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4bd7407f90016529
-#   text hash     9ad48ef5fe9fc069
+#   content hash  6c0ae4f587032cb6
+#   text hash     d618fc8d9907580c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f660142496e0aa3f
-#   text hash     853195bf59c077e1
+#   content hash  7f5d3c8af6cdf35d
+#   text hash     4dfd7a47e0b6957f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  94d65557027b1164
-#   text hash     1abbcc1c32211788
+#   content hash  02a3f2228ca79f37
+#   text hash     302e10e804b17e73
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

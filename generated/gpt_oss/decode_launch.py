@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  71a4da6d688f45fb
-#   text hash     b69506d07c0b0406
+#   content hash  96ded81aa77eeaca
+#   text hash     bb95c4eb397379e7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  49493795f30b754f
-#   text hash     56f9883ae4319d54
+#   content hash  56bb275b84e095f0
+#   text hash     182a6195c9feebd7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

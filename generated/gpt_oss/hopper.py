@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bbfd22a1b91c70c5
-#   text hash     3d35f99e80c4b029
+#   content hash  62f4049c6cb2300b
+#   text hash     06deafa3706744f7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  df81fdec36ad4cd3
-#   text hash     9481dd99294fc5cc
+#   content hash  e04a154504362398
+#   text hash     ae265d60447d089e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

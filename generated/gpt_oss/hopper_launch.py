@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  74e0c48005f03c1c
-#   text hash     c8b7361bc6a1cd18
+#   content hash  ca9b08cf8e63f84a
+#   text hash     944c0b383dd3d6c8
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  304d5753ad3cfa85
-#   text hash     78a4c62b64fe0e4c
+#   content hash  0843cae04b4ca8ed
+#   text hash     43e438ba4a1d5812
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  59e7c6d48dd41f48
-#   text hash     ada47a60ff75eec3
+#   content hash  bc1c298adb87aa9b
+#   text hash     e0f867b0f1817555
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

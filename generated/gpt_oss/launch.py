@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f850c9746856131c
-#   text hash     98673d046b79e44b
+#   content hash  a635f4e7f62acc86
+#   text hash     aa683d2709cf7590
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

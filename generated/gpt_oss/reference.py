@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9ca62eecee7b389c
-#   text hash     ead37d8874745e2b
+#   content hash  8fe99293c08e93e6
+#   text hash     f314808c6e6cdd0e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

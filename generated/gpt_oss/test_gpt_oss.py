@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c2729aff3b9c0a10
-#   text hash     a7ff8a504ff40a0b
+#   content hash  69e723980f70d1dd
+#   text hash     eac5f29107d6dbe3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6b90ecc25d2b0499
-#   text hash     173f4a8ef6e40f66
+#   content hash  b73f974567774393
+#   text hash     147321b0aadb9b10
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

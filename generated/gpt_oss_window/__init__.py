@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b3ece2475fc83978
-#   text hash     fd8d60394aca6cc8
+#   content hash  ab4a4bb7b45688ec
+#   text hash     3f8c74a583dc019d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

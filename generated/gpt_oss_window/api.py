@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  736b3bfb649bbd58
-#   text hash     cceb2da6c2ef7bda
+#   content hash  e3229c76e988d43e
+#   text hash     3b81cdf8fa647fa1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

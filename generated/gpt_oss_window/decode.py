@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  68a33dc3afed271f
-#   text hash     2e97ff98fc33e087
+#   content hash  15fc79b41e4c2bbf
+#   text hash     61a28ab39f7742d4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

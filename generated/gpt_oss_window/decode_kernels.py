@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ebbc73eb010a6daf
-#   text hash     f0c0fa1b3a46a75b
+#   content hash  fd2c58bc9faf3c7e
+#   text hash     1482424d45015a05
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9f77fb867cb83213
-#   text hash     a09c03ae6e980c22
+#   content hash  7d00352043e66464
+#   text hash     406b0d0797ba3231
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

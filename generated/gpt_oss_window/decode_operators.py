@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3420924a63b01048
-#   text hash     861505f8b9be7c6c
+#   content hash  aa350a0597a6a23b
+#   text hash     e28d23365c935ac8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ee8096c8387a8541
-#   text hash     2731d89fe6de0688
+#   content hash  3a6a6a0a94628b96
+#   text hash     39ffccd66c2fc3e5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

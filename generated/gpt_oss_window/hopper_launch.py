@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  21adffda49af25aa
-#   text hash     df71f68e6a93c06c
+#   content hash  ec2f13354b72fa88
+#   text hash     2bee1bf4e75f2f32
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  64b037bc8363fbb3
-#   text hash     a6e796abd3f12f7a
+#   content hash  c65377dbdb3f598c
+#   text hash     79ec2f42089abd0d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e62e2e9ebe9484b1
-#   text hash     04d21b80f1d309c5
+#   content hash  3d29f9fe78fde7b2
+#   text hash     e2d527a9d987cf7a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

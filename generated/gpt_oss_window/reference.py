@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a93094e717a1fc14
-#   text hash     e77ec82791dd2e4c
+#   content hash  3090e126af2c0bbe
+#   text hash     5c841848f6976bbe
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  428b49a69151e521
-#   text hash     bff87f428fdc9585
+#   content hash  5867d910f5da3a66
+#   text hash     190b1dcaab5b5530
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a03cb082a9a2b649
-#   text hash     fbf685795a25cf16
+#   content hash  4b73f2e410768bd8
+#   text hash     a8ad9c3ef617eec3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

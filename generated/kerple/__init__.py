@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  add241177a3d5dcb
-#   text hash     ea880a937e8cbbdf
+#   content hash  10fa4a5a136485f5
+#   text hash     02eb18de8e6c773f
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

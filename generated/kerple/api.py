@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7a903fa25211ca93
-#   text hash     361428ef4656662e
+#   content hash  6d2b980fcd77a932
+#   text hash     c02606ee2d81474f
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c357ca3c069ed718
-#   text hash     0977e56a9007567b
+#   content hash  028031e627196200
+#   text hash     17ea515bb7532ed0
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  85439a5e6ad3e90d
-#   text hash     38c8a491ba5d3a87
+#   content hash  ba6bb391f344870f
+#   text hash     eb4bdb460283581a
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a03bda303c39ce85
-#   text hash     2144eb59c738c962
+#   content hash  fb0d6c039f01333b
+#   text hash     1f1a6947bdc2707e
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

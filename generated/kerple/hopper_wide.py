@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5de8fe1d4050a2ea
-#   text hash     454f0768f0c28730
+#   content hash  ecc07e14b712abb7
+#   text hash     fa8ee999448158d9
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

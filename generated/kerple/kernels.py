@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  943b180e812ec12f
-#   text hash     b7027ffeb02aaae6
+#   content hash  873cdc8d7a7ff53c
+#   text hash     11802e3fde058fa5
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

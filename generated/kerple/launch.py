@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d0b8098783c34e3c
-#   text hash     ae4c88bdbb0ae5a5
+#   content hash  23d482341aa40be1
+#   text hash     7802b7d69384cc5c
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

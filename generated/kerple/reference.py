@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  189967d24b9622b0
-#   text hash     4c478b7e3bda35b1
+#   content hash  0cf4cdf6cbcdb304
+#   text hash     82ec396f62122740
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bc362fb012a05a41
-#   text hash     7096c84f25697148
+#   content hash  f419938adf5af089
+#   text hash     9b5335d75f25fac1
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

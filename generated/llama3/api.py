@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f7257c3ce4157d2b
-#   text hash     fd5f334c619c4b36
+#   content hash  8d4a004dbb30ccd1
+#   text hash     0e8f42e3b0f257e4
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1b00d82c1f388b9e
-#   text hash     7e000696610cca1f
+#   content hash  1e919009910ef377
+#   text hash     e03329cfd5386cea
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

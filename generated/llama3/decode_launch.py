@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b670c60f8ce8122b
-#   text hash     83862237845566e3
+#   content hash  8028eab4943dda3e
+#   text hash     f9e56e20d8f232b4
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

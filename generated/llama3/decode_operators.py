@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0df91c910b0b217a
-#   text hash     396d3811e030d3fe
+#   content hash  6465a215a504b887
+#   text hash     7ffdbeffb37b4941
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

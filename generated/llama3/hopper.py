@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b6a663ec0937ae3f
-#   text hash     4f2e6f114eac6941
+#   content hash  f94115e464e14a75
+#   text hash     dec31cdd254d2cf1
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4b9e9b8604e8ce72
-#   text hash     2fd1ac9472efd82b
+#   content hash  1b10010102a1cabb
+#   text hash     61810855158e04e9
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

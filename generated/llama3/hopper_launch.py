@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  967ae06ff5cb7bfc
-#   text hash     79577db25a47638b
+#   content hash  1ab40a5479a1bea3
+#   text hash     7c2966ad577068bc
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

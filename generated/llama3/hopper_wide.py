@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6bddd17b53ea3dc7
-#   text hash     07b537a1a58471ed
+#   content hash  913b8a2839c6298b
+#   text hash     cb987b77be587d6e
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1fd7fa1cdf350ada
-#   text hash     bdfbd281f6053c30
+#   content hash  664b7bdafc7744c8
+#   text hash     f01d0f58865af74e
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

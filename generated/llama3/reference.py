@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  db650f97c5b877cc
-#   text hash     1de1603747e24880
+#   content hash  054cc27dfddff6bc
+#   text hash     e596c397dc79026d
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

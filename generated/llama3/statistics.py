@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  14ab74a83eae71da
-#   text hash     c98858486aca92c6
+#   content hash  1a15a9cd34024158
+#   text hash     9f436b1eee2c1391
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

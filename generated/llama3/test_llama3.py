@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6a93a31ef56f8041
-#   text hash     ad207f34cec93376
+#   content hash  9893e43dbf12114c
+#   text hash     0b93a2adffc6b348
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b0c5d168a3fa40fd
-#   text hash     96fa8dc60c205494
+#   content hash  200979ccce672a0c
+#   text hash     b690b5d428ad6aa0
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

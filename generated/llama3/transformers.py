@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bf6ef98112da8b07
-#   text hash     a3b1320cc83819d7
+#   content hash  d069a8cc8d65e65e
+#   text hash     ba3de10136618963
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

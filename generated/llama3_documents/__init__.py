@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4d5bb599bb92bf2b
-#   text hash     73895444c30d19de
+#   content hash  d679918ec4c25e06
+#   text hash     dd952beaadddd3cd
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

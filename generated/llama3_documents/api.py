@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c81be59f26d9d541
-#   text hash     810d5498e4b80aba
+#   content hash  3351cee4aa1ad592
+#   text hash     3a71297e977ae89e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

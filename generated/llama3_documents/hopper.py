@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1a3156051768dd93
-#   text hash     456e358c88ad35ac
+#   content hash  baf2324a5639bec5
+#   text hash     ff44829d165b2e76
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

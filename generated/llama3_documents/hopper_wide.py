@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5d7a602025b2d29b
-#   text hash     3615b2d3d817e113
+#   content hash  ff8f63c000d40983
+#   text hash     c82fdc2973c49666
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  289ebe6a907df35a
-#   text hash     5163365c7be75741
+#   content hash  db679ea23c5c5aed
+#   text hash     9159cde4ae2100fb
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

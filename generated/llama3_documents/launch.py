@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  44e87aeb42cc7e2a
-#   text hash     ceb47f1abd4b65d7
+#   content hash  f0eada7ca7f120e0
+#   text hash     dd9939cbf9ff0729
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ebd425582491331d
-#   text hash     c0768b0b763cf604
+#   content hash  bc2988475d5b83a8
+#   text hash     3a20897ff1853d96
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

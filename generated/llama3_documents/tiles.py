@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  79d46f17010f64f4
-#   text hash     a48902f0a449bd6a
+#   content hash  7c792417bff45c73
+#   text hash     05ccd1e5f4eb9c68
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0df520fada96ba0c
-#   text hash     6e90b5e4ba262a96
+#   content hash  c016ec7ecf85ea78
+#   text hash     a0837beb8be85274
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  edea9bc14eba96f6
-#   text hash     508092b7a4395da1
+#   content hash  6fa1d7f8909ec254
+#   text hash     bede631b10c76a76
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  efa766a464136eff
-#   text hash     c6179bd13b3be005
+#   content hash  e67df13fe65d0398
+#   text hash     9f65227e683f1fee
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e81ce06eda080bd5
-#   text hash     56fcbbc41b9c554e
+#   content hash  661a4018d7472741
+#   text hash     c46e108717a9bfe4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

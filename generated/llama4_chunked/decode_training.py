@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  20a2b5437875488e
-#   text hash     affe6a9f20dab395
+#   content hash  5613dff1b9993a67
+#   text hash     102add59cdaa7c73
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b2d2d4d5c1e9e3c4
-#   text hash     49163fbde27bee3b
+#   content hash  6ec955206d28c71e
+#   text hash     949179fd580a37b5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  34c7b5089940c06a
-#   text hash     ac4eed2aed69ff34
+#   content hash  4ac67a81d8794609
+#   text hash     e9ac4cbaadb0ff72
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  65c69350fe507baf
-#   text hash     160f9be51302376f
+#   content hash  011d36ec06ccf680
+#   text hash     d0b6897e3f18526c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

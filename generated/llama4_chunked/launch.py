@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9326a59ed3d53bec
-#   text hash     bb0f71cbf3605a71
+#   content hash  c45854a694ae9d7f
+#   text hash     b930e5ae927eea70
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

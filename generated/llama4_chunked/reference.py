@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1a5538f093bd6055
-#   text hash     84b771774b4dcd38
+#   content hash  47abe055efc90f4b
+#   text hash     a9023cbd89fc65b0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

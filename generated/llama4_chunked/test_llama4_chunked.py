@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  22f56210dbdbf94b
-#   text hash     b0a1809e62bd6fba
+#   content hash  4c0d850bd20c0dfa
+#   text hash     d294d640c3a32929
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9c0f66d006ee69e0
-#   text hash     4be169b887514643
+#   content hash  f61b5b2249a8de50
+#   text hash     c9d14042e592d5ed
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

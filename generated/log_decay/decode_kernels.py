@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  52e295d94707b49e
-#   text hash     2c4a6942be754000
+#   content hash  5ac6000961e65d7f
+#   text hash     483021a5c3648f34
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4e4049b11d979fa6
-#   text hash     c59e0f3647c9635e
+#   content hash  8c34e2d7c501b7b1
+#   text hash     13bd27a066be55bc
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e2509fe5a249e620
-#   text hash     ed293be0896b2b23
+#   content hash  f66f945f51422839
+#   text hash     595e80f1558ed31f
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

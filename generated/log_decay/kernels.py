@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1fed5266ff1725dc
-#   text hash     2419f5f7dcb8a503
+#   content hash  478cc39fade73f9a
+#   text hash     fa01360a2682bc9b
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

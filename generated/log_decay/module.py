@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4f432332263ecf1e
-#   text hash     91d7f9be4b2276c0
+#   content hash  b771beac7f99ecb2
+#   text hash     4c65f228f4fefd7a
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  407132fd62d9384c
-#   text hash     b0353febfaba75a4
+#   content hash  f5f053575498a072
+#   text hash     dae50e9a8708c8f8
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8784ee03e57a8546
-#   text hash     28fed2cbfdc0831e
+#   content hash  0fbc10f111d9c464
+#   text hash     aa64fd3e46e3c2ac
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2e00ab3c7d123c20
-#   text hash     f583d425ac559ffa
+#   content hash  0bc4617b9940f405
+#   text hash     4b90c308af26ecd4
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  af377f1cd55223fe
-#   text hash     d6cc9e80c556bd39
+#   content hash  7bb50090dea10b1e
+#   text hash     fea0525a21f57c98
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a2f276178a269fde
-#   text hash     3b63be6e4f4324fa
+#   content hash  6e1799ad0fbeebbe
+#   text hash     ee8fe8bede8869ae
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fbd95809cc5f9942
-#   text hash     9545bde218834433
+#   content hash  bfe810f2d4789259
+#   text hash     924ad17d207b9332
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b24a7ce577a69211
-#   text hash     e724f615b892d623
+#   content hash  c64dd9fb87905f0c
+#   text hash     db0d5b4ffdae457f
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

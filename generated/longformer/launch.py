@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2fc28113663ddd0d
-#   text hash     d05dda993e5eaf39
+#   content hash  7beb56000a595273
+#   text hash     2082620e35eb1052
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  438138c518456078
-#   text hash     58270845791032aa
+#   content hash  3e94d5cee6fd7fdc
+#   text hash     fcee6e9118c08f63
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

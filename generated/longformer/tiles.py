@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3d0edd6e067bc780
-#   text hash     95906871098403d6
+#   content hash  9480f24996857a01
+#   text hash     aa2e7d95ba82ed1c
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

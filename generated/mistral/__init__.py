@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9881a894e203c5e4
-#   text hash     f9b0a3b7a6a76386
+#   content hash  189002de33c9484b
+#   text hash     33e5ce303189f02f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

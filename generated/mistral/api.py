@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b658b58ebeb3b6ec
-#   text hash     22e2f0950767e048
+#   content hash  71e3aad0f2fb857c
+#   text hash     ce2068545a50f878
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  11c2d9c1357d4400
-#   text hash     2a0c0780711ba050
+#   content hash  e2ffac8cf7327104
+#   text hash     e5d47b20231cd3e2
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  41cbadd2924e2ca2
-#   text hash     306fdce3a21545e4
+#   content hash  4266371d615e3486
+#   text hash     a071054920ff1d5c
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5e10a903c99b7eb1
-#   text hash     0480b22296ce3a40
+#   content hash  55a5a918f643696d
+#   text hash     d90e890a54891112
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

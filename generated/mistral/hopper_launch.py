@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5bf32a84ac85b8d2
-#   text hash     cbec9022e7cdf545
+#   content hash  5a25c67f48f85a0d
+#   text hash     e8a9af55a767dbbf
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

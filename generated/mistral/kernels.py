@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  21c817fa5bbc8bdc
-#   text hash     d52c6428a68defa0
+#   content hash  2da908ca233d97e9
+#   text hash     6e56793d34e12a15
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  78bf3261ceddfba1
-#   text hash     91d38ef2760f8c6a
+#   content hash  5b29e84a1f3bea5e
+#   text hash     01fb33ffff5e8139
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

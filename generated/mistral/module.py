@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ce2e41a4c5bea0a2
-#   text hash     203f5aeabebc878d
+#   content hash  3f2365851c80381a
+#   text hash     3e1ba4264a763e00
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

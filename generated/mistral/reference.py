@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  da597520530af6a3
-#   text hash     8a043802dca9dc3a
+#   content hash  d04a83266a752433
+#   text hash     de30debaba717b58
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cf6b21d50aab0444
-#   text hash     846281e61b3de9ed
+#   content hash  2fc740eabbd19209
+#   text hash     a2d62baf4de99e66
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6459e98b524a7e14
-#   text hash     350ed8a0dca59bd3
+#   content hash  b77d38beb5a7f868
+#   text hash     f20ab4f5e7f86c3e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

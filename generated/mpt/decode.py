@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f45d27d50a0377b
-#   text hash     9613f5482dceb35c
+#   content hash  09a38705517fac87
+#   text hash     33774f725b684ed7
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

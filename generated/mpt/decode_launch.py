@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  05aced215b0ec014
-#   text hash     03e52bccd767e69f
+#   content hash  4306137db6b33b1a
+#   text hash     3aa865a82c324514
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

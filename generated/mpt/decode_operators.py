@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7a94ea177ed7b2b4
-#   text hash     9bd37f2bb056a261
+#   content hash  6a3874713a6cff98
+#   text hash     2109a134fb090a6d
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

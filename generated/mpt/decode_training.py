@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  704dcb6f20db1e12
-#   text hash     d63b29b573d99766
+#   content hash  3c4bd60a64fd36f0
+#   text hash     af8d6c903fa3a29a
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

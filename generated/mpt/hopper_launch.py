@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6a81d61ad2c5825a
-#   text hash     7dd9ec7df4afcf1d
+#   content hash  ac817b43ae159c40
+#   text hash     e11dc40d72901aa6
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

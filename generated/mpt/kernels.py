@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6182a8cdb6f9d3ef
-#   text hash     6c7a8530c969b737
+#   content hash  58427ae4fce11040
+#   text hash     9f1a5002de909cbe
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  888ca7480d6ac727
-#   text hash     43e24e214b5ac1dd
+#   content hash  1b24d6cb28e37601
+#   text hash     525c92cef6c2550d
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cdbf95c66f98aa01
-#   text hash     8efbf342e2a3200f
+#   content hash  9b5ca5d184cfbd82
+#   text hash     48ccc0bc3da98bed
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

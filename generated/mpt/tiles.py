@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9149920d54046cf5
-#   text hash     30e47a524935e4d1
+#   content hash  201ec4b29157acdf
+#   text hash     548aa449d5b58c96
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

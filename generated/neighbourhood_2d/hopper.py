@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7f7bfd58713a2ee4
-#   text hash     8d1f02d17f1282b1
+#   content hash  2d327ca8e94ac2dc
+#   text hash     86b66cc2840c5967
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9716e197ec78fc72
-#   text hash     c402b2f5b9640002
+#   content hash  fcbb045c2e68c36c
+#   text hash     d5552a092ef11b39
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

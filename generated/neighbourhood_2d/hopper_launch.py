@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e32f28a9ae63693a
-#   text hash     5bd1301523e410c3
+#   content hash  1eca319ebce000b3
+#   text hash     a2b189face43e74e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  38085d31bb2de118
-#   text hash     dc00492d8f3673aa
+#   content hash  833f5aed7ad67e08
+#   text hash     f8165860536b3525
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2bfc44f8799b069c
-#   text hash     8c49ac5cfb06188a
+#   content hash  9319c67cfc45fb9f
+#   text hash     0a7263ede72b3b90
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

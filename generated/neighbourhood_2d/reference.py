@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1cecf9db38732420
-#   text hash     c84ab46c51cec49b
+#   content hash  ed41db33886bc7f5
+#   text hash     9b5810a3228583e9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

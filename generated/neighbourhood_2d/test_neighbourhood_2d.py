@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b6175d03c0280347
-#   text hash     6deab273b939d347
+#   content hash  4a846eb1b8c36157
+#   text hash     a31a0031e8b17cc6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c26e0e7e64291c3d
-#   text hash     126fe39e1658ba68
+#   content hash  e57a3f59aa2156b5
+#   text hash     29c0ee83ed27b440
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  340b639ddf950336
-#   text hash     2e92efb7b20d098f
+#   content hash  5ebadca056444577
+#   text hash     87660cbf8d39c6a7
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

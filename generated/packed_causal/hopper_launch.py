@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  53221b66428d00b6
-#   text hash     ee081ce1176fc57b
+#   content hash  70b9336e5d8bb54b
+#   text hash     e8ca227e9d02588a
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

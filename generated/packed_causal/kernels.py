@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ace83596f185ba3f
-#   text hash     84dfcfb96b677436
+#   content hash  d5a4193c99f1ca46
+#   text hash     3cc67ab28b64c30f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4fd81c3caef4481d
-#   text hash     d212fc8fa333c49b
+#   content hash  1c931f7055136268
+#   text hash     7ea6d96c60cd9ac4
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

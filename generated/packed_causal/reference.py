@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3624280005ffb6e6
-#   text hash     e71a52bc7b3ba2f4
+#   content hash  508221a939b25c23
+#   text hash     943127e80fa86d71
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4582bb8d0e375453
-#   text hash     a3198d24d6e43d13
+#   content hash  0c912ab6c4fddee7
+#   text hash     1355896ba48caaba
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c0e774cae04babb9
-#   text hash     1ca82090653e6580
+#   content hash  022abb9af713acc0
+#   text hash     e991813c021c63fb
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b7a05f861360cc65
-#   text hash     eb02403e72436fe3
+#   content hash  1264933263ebc706
+#   text hash     e2b015967274c2f3
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  82e5bbb8b617f622
-#   text hash     dbbbe4285f2557e0
+#   content hash  d3206342caf1bddf
+#   text hash     6a8ce20d56ce0f39
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  57b445a52b8d6fae
-#   text hash     09c03124667f67d4
+#   content hash  1184c0cac3ad97f7
+#   text hash     9a285534c2d225ac
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bb49487aa299e8e9
-#   text hash     756698b3b25fd921
+#   content hash  47dbe3ff2cd89353
+#   text hash     a98d5b8686fdb76e
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1642deaec6a70160
-#   text hash     1689f4a5cbf7b698
+#   content hash  a43318281704debd
+#   text hash     0e99023cc8a89a85
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

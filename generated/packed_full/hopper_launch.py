@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6cc30e846999f716
-#   text hash     e2f89a75722854a1
+#   content hash  963779fa223776a1
+#   text hash     49ecbcfe8bd9e673
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

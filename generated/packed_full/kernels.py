@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  84d2008c45792426
-#   text hash     c6eeffeb0b03f1cf
+#   content hash  2c411d3c874fecb4
+#   text hash     044561b88635888c
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a40fd9d7ac0e48e6
-#   text hash     0b89354a45132a6e
+#   content hash  3c9a040ec46482a1
+#   text hash     c7dba8a2c425d852
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9b39c17a3153e3f1
-#   text hash     d40f76b1efe44e4f
+#   content hash  513a30643da17bb0
+#   text hash     ee12a89c4968f569
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  975bfc95119504f9
-#   text hash     56f43677bddeb86c
+#   content hash  f3f9fbd365eedf60
+#   text hash     bf7d5a938968697f
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

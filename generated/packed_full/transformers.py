@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b0984efc3b5122ef
-#   text hash     fdb4f3a7934e91e9
+#   content hash  906f0bcfa5284133
+#   text hash     8592bc8a6c219d08
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fdd28f44b02de1a1
-#   text hash     0632e15a48c11c9a
+#   content hash  a9dcb3d6e724432c
+#   text hash     48c7a143f360b62f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

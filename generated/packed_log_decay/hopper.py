@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9011222e335820d8
-#   text hash     1c6c0ee8b3278275
+#   content hash  3ce02be8b31a1f33
+#   text hash     da6149a4261e3942
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

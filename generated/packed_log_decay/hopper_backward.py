@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ddfddd5bd52edbe3
-#   text hash     1c779f35b6c9f082
+#   content hash  c81ce4120c3c8c25
+#   text hash     12f932a127ed9b1e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

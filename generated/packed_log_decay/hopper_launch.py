@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5d8b8f60ea965be6
-#   text hash     897c0a8a7cb8838f
+#   content hash  c4fd55d8c8c6765c
+#   text hash     80346b55a7c29ce9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

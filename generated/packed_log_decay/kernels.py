@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f2a2f85d899b77e7
-#   text hash     0d89339880e11c23
+#   content hash  63c20c70a3fc206c
+#   text hash     0b07c9eb1a69f93d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

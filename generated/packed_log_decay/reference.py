@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  13f99af86eed3011
-#   text hash     80562a21a4d6b00e
+#   content hash  f038c5daefe1d5eb
+#   text hash     a37e6209d5435dea
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

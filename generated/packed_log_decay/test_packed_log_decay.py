@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2747764bfb12f4b2
-#   text hash     04b07c4a63e983aa
+#   content hash  e78bbf821a08ffae
+#   text hash     b436dd519b2ad0da
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e13f491ceb96ba2f
-#   text hash     267cfba1f8aa8512
+#   content hash  10b5323bf8ef627d
+#   text hash     f473fc297ae1adab
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  74353050b5fadff2
-#   text hash     b901e78b83e2d5c6
+#   content hash  4d71e623987aed59
+#   text hash     933daf224e275dee
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

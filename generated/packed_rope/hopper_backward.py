@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f7e2b8a0f88ca0f3
-#   text hash     ba348ca84ca82936
+#   content hash  bffee9375a19f6dc
+#   text hash     99f1266b4275e769
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

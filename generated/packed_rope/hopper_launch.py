@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1e4f4fb8538a347e
-#   text hash     2919d15aeaa6b376
+#   content hash  a25a2cd27a236d83
+#   text hash     ced3dab14addf0b6
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

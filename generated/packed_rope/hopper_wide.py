@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  179f369c84fd316e
-#   text hash     905ef435ed1c42e0
+#   content hash  7e0a3d34918ab4ba
+#   text hash     79849fe6a6dc7f04
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  74b1b7fa7b4ea580
-#   text hash     0714893171f7808f
+#   content hash  690eda1893174d17
+#   text hash     f67a5479e827bc06
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

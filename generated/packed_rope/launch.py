@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  65086694417fe40a
-#   text hash     4e12f202d144441f
+#   content hash  e1eaed92edb31842
+#   text hash     3e7ee3c0ce93b1eb
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  57ed6546f092f524
-#   text hash     e91a1246f6da6ef1
+#   content hash  94f4a53b48124251
+#   text hash     ef8bd2d03ad06f8c
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4d1650ab15d53dd5
-#   text hash     2b9a50dafc48b146
+#   content hash  efa5ae18daca2a31
+#   text hash     c0a18d94f7bee084
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f3a6937064382dc5
-#   text hash     ce15803fbdfd6f63
+#   content hash  a14c21dddca9f4f7
+#   text hash     605f77ad7d1ee7c7
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  60a1bd725e93421c
-#   text hash     32b9b5177cba5d3e
+#   content hash  fea01aaa43815608
+#   text hash     ba808332a8864d3f
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

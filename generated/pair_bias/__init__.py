@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  46bee035d4f0e5ce
-#   text hash     055d1675ddf5d93e
+#   content hash  32edc3ef6f7da09d
+#   text hash     d55f2483e14aca40
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  10e46f5a9581f56f
-#   text hash     543cd805593e7666
+#   content hash  bd3dd957d2644561
+#   text hash     a924e7269350e108
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0ca7e2c361ccedd6
-#   text hash     9f31f485e9dcf0a5
+#   content hash  7e03399f471a45c1
+#   text hash     e8af3e97a1c01c46
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7bbd57b4a7676472
-#   text hash     5a014ed886266d4c
+#   content hash  cfed562b2a770569
+#   text hash     5e8a78bdc8d92122
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  970e2b3d2a01eca9
-#   text hash     e28976e53d5306b5
+#   content hash  1423308709d50fb0
+#   text hash     ab159100642ebe48
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

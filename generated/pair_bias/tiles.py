@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  daf0f31b57c7c420
-#   text hash     971558946639e39a
+#   content hash  e8df95367b813de1
+#   text hash     54202f276caa2913
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5a8ed698e6de132b
-#   text hash     016bb67a507be7f9
+#   content hash  7fa7bb425f35284c
+#   text hash     0be463dd6ead3edc
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

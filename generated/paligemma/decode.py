@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  05e730ff2b8e2a92
-#   text hash     ee5f02ca95fcd442
+#   content hash  244a464cc5b4c111
+#   text hash     f0fca9f9b43dab99
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

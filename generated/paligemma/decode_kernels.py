@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f4d30fd730245dc6
-#   text hash     d49124b4c4cbe371
+#   content hash  fb4f5faf75bb199d
+#   text hash     b55ff659058323b0
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8042d88524fc038e
-#   text hash     01424f39601647af
+#   content hash  9738e4cc5e0404b3
+#   text hash     8795286b5ee5abc1
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

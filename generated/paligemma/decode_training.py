@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  38b2ccd4897205dd
-#   text hash     310e2f3519423514
+#   content hash  e5843cc539f70b6a
+#   text hash     4a511ffbf064826e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

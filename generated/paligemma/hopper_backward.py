@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9707dae44a6e72e0
-#   text hash     518f63afc0df0a93
+#   content hash  195dd569600b4035
+#   text hash     ccdb66b11a4f5cba
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

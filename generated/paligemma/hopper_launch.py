@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6bdebb81977f7a49
-#   text hash     230a2ad6bc8c6536
+#   content hash  f75dedc523d41cfa
+#   text hash     bf63fe8e04081dda
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  07de3cd44ba4c06b
-#   text hash     c5df1cd64c3de4e8
+#   content hash  f4e54bfa43d7afa7
+#   text hash     263ea4f58d16ddd7
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fe9bccc5f2161189
-#   text hash     3b66e83a21778652
+#   content hash  5650ba5e3d28359a
+#   text hash     8a4441208b2983cd
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  369dab937cdc3d60
-#   text hash     6c292c87a5d26ee9
+#   content hash  ba0aef36e3c7398e
+#   text hash     8702ee92f41ea9a8
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

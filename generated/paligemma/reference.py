@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9c91bb1a6df67aca
-#   text hash     d7bb20e80aaadbce
+#   content hash  75714a9fa6dbc00a
+#   text hash     25d72269ff75ff4b
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9caa14021d619d39
-#   text hash     54e0f76bb23ff66d
+#   content hash  724cf28fe8bd5a8d
+#   text hash     d8bec2920846ffe1
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  87a9b37c13de801e
-#   text hash     04c164c053f7df4f
+#   content hash  c686ae926cf39797
+#   text hash     f632e90a9835c82c
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

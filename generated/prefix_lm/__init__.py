@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9928fbb02560e462
-#   text hash     2b6ba4d6873818e8
+#   content hash  42cae84e2be02c6e
+#   text hash     2fa846ac6fcf5dfb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

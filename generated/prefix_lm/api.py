@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  631b21cba26668d1
-#   text hash     8e55fd8d3d6971b6
+#   content hash  7a23df47ee5b304c
+#   text hash     564b5b88c6760085
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a96a1a0f3e92155d
-#   text hash     b92c14d3956c4ac7
+#   content hash  a88e9a88006938a3
+#   text hash     3fbf16088dc35277
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

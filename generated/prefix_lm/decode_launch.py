@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9ff6d844e2436af2
-#   text hash     d35b03af659e8615
+#   content hash  68ed9e25a7b2edff
+#   text hash     aec7b2d3c144438a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

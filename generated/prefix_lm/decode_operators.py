@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fbcafdaca8b77bdf
-#   text hash     ac9c1624b04ff10a
+#   content hash  e0cbe9bd06003659
+#   text hash     2fc60bc6d96b1ae5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  734f72f1d43afc5e
-#   text hash     d8cd08c268dcd0f2
+#   content hash  c0fa26d41f8f61c6
+#   text hash     6660fe8c2a1e1bb3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

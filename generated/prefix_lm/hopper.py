@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c81c649977eaf9c6
-#   text hash     b0caacdcc44a8e57
+#   content hash  4fd3d4bc9cf2a161
+#   text hash     7664ee0dc03d8f68
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fbf2d15de59e5b3c
-#   text hash     24c8fbe706588447
+#   content hash  fe6ad808f3a5118e
+#   text hash     6a16bb87bbc54032
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

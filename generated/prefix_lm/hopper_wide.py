@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  56ff5ef35f37d628
-#   text hash     27f6aec6d442a6db
+#   content hash  4a24782cf550ce94
+#   text hash     5f1b3cbb3a486407
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

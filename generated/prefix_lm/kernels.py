@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  15507de97b68ec26
-#   text hash     f91dc4d5e90e1a56
+#   content hash  3b1cf7b6b41d04ba
+#   text hash     5f1f033720648491
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e746d6c1e6376bb6
-#   text hash     0456eab0796ec52e
+#   content hash  9a88ffe7436b86bc
+#   text hash     63875ef30c7c9074
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0d84a6f7e7a9d58c
-#   text hash     f80570f55b2a5521
+#   content hash  50d7960b884e441f
+#   text hash     f3102557b4f50193
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

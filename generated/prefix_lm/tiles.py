@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8679a95e8dd57ee2
-#   text hash     fa9bf632e61a881c
+#   content hash  49541c9384b0d1df
+#   text hash     926ce9df6320ad40
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  515baf1637433da3
-#   text hash     b40b2f81ea5b8bd0
+#   content hash  b7e570281ecb6142
+#   text hash     da135d0982d696b8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

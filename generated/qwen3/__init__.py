@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3d5139fdcaf6313
-#   text hash     49ef1cb34d330d55
+#   content hash  655f301ce9a5a1d6
+#   text hash     52b7257828e7c17a
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ef7dfd807137bd5a
-#   text hash     3e0387f0ba2bb8a7
+#   content hash  5fcd685ea9384e45
+#   text hash     ab0f47002ba5a816
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9832e157a7725b10
-#   text hash     da58fc43f2a186c9
+#   content hash  d407499cfc1fa6b5
+#   text hash     17b9d97002851d5c
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  303c226b86360886
-#   text hash     daaf813cd84f9ba9
+#   content hash  3c926392b1cc1497
+#   text hash     addc2c500fd3cf4d
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

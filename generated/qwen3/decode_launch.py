@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3640544d81ae1cb6
-#   text hash     50718fd1e260332a
+#   content hash  f04277f70c042cd4
+#   text hash     beaa3bbb6024496f
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4f23b85aa9ee4d1e
-#   text hash     66f5218b7cb6739d
+#   content hash  70ce29afc8f28266
+#   text hash     4afe37a8068c971d
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2ca60e2b87176ddf
-#   text hash     6f03bf5a3ebaa762
+#   content hash  54cadb3ff0f27139
+#   text hash     8e8db31b7604c4f2
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  590a8d7da404edbd
-#   text hash     c519cfb56e344b6c
+#   content hash  42e68023adbf6ac8
+#   text hash     30c5a637b28a915b
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

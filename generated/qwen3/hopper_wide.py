@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bd0a5c91e9b0cb7e
-#   text hash     3e6e4d1a9665ae50
+#   content hash  d0726f3c5c3758ea
+#   text hash     6c7c67c4489a2a99
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b4b86fb384ef21d8
-#   text hash     c08b6a31ad4cd6b8
+#   content hash  59fd3b8242fefe26
+#   text hash     eedcd0460b4d744c
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

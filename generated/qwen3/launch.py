@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bb685ca02152feea
-#   text hash     2e5934205ba35f86
+#   content hash  9e3831b17629612c
+#   text hash     bc3f9b07fa69076f
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

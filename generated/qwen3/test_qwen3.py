@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c3f5849f111cc929
-#   text hash     c59895cb89378434
+#   content hash  e8aad1c1d853bcc0
+#   text hash     3d6de2c0b424c278
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

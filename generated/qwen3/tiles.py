@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  031c90165a436e9b
-#   text hash     d78a2edcb42e019a
+#   content hash  436d3e1095b22c17
+#   text hash     ac96c54d1e409a46
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5db2a39ec4d2f3e6
-#   text hash     1a343b0bb1ad630d
+#   content hash  75e91d4d1a6fc0bd
+#   text hash     bee1c23c71d6730c
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1a72a75b2c7efced
-#   text hash     117e846b6ba15d1e
+#   content hash  73402fc96376b290
+#   text hash     11fc5a5c35176b9b
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c18ef393710faa74
-#   text hash     5d2387a341c5bc1c
+#   content hash  1def9b6cd2f684ec
+#   text hash     696538398bcb2947
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  112fc0a1067e9c0f
-#   text hash     09d25405c486f5e9
+#   content hash  1bb8c6a2c4536fd8
+#   text hash     192fd81b86dd58cf
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f4cc27aee7a0d7ec
-#   text hash     e1a0b02a7005dfc3
+#   content hash  d5293fb36836b49c
+#   text hash     4db37797c7d72ada
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

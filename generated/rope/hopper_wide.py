@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5c5333703eadfca6
-#   text hash     826390041c4e492a
+#   content hash  784999c3242b3af6
+#   text hash     6c324800464d9c7b
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

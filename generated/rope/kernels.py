@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c0cbb44ad83f67db
-#   text hash     73276fb088e8dd45
+#   content hash  681945195a24923c
+#   text hash     d63ec5b94184f050
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7dc9c5aac519f8d5
-#   text hash     65a4ff1ef769e0ad
+#   content hash  8a948d6bc2e30bd4
+#   text hash     bddcd7736660e628
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

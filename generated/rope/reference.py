@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8a7032c74afb1e4c
-#   text hash     a290ac8c23f639a9
+#   content hash  3a0e5bd1ee4acfd9
+#   text hash     899b555479466d81
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e9f3c85bc9c60a17
-#   text hash     87d381aa134e3cfc
+#   content hash  6ab12a8415f49d77
+#   text hash     3c3bcd52419d1823
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

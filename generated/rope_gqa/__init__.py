@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3f3db182227e7134
-#   text hash     227e0cd14269af67
+#   content hash  ac1c9a93c996d5cd
+#   text hash     e556a117947093e2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

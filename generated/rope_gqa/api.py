@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  145af7b176f63250
-#   text hash     1f7fd9db151136e2
+#   content hash  c391092f58d52144
+#   text hash     bcca9ed5d340a6cc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  73aa44a622f4855b
-#   text hash     7eaa237a1b0919db
+#   content hash  51d53771e8f599ad
+#   text hash     f9a44f9c82e3207e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f1cae6086949989f
-#   text hash     faf103a44d25b06a
+#   content hash  05635b008f8b5901
+#   text hash     31ac0a9a2f3ffdb1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

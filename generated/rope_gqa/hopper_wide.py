@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5fe9cdc5b0e06f2b
-#   text hash     c9be4dfc7dca820c
+#   content hash  6a3bb9448a56ab59
+#   text hash     984d5ed1f201caf9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

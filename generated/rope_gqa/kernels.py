@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6a41a1104e7a8f6d
-#   text hash     3a66aba2e482cb6b
+#   content hash  22e8d4d5c1ab1edf
+#   text hash     351c506026c08177
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3d847cf0bdcce9d2
-#   text hash     6f769cf241902d78
+#   content hash  a435da64574ec95d
+#   text hash     c35b0c99e3de7723
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

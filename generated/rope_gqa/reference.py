@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d546dadb6c763654
-#   text hash     d9bd669d1f703de5
+#   content hash  e5476fa6ebf6c801
+#   text hash     1c9d3276421df207
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  62d6c8c27b112065
-#   text hash     0a9196f756bb1620
+#   content hash  a036bb25e5146f5b
+#   text hash     f66ae15ecc5544c0
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c3325352cd1a19d4
-#   text hash     ef6a8f34f28508dc
+#   content hash  f0dd9c79dbd1adb9
+#   text hash     e7dfccbf08497af2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  68ce3fd321e4c12f
-#   text hash     48f0dd2283d5cde2
+#   content hash  2039c040d72366a3
+#   text hash     6a77c09713e681ca
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

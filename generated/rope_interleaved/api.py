@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3474e7ffdd02a7c8
-#   text hash     b34fddd64acd6cde
+#   content hash  3ea75d8c2a38cb30
+#   text hash     ab82292358b60830
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

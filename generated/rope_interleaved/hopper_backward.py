@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f14999b0478677a3
-#   text hash     8201b7377722c7d8
+#   content hash  e42061ed1d8a0164
+#   text hash     f51fd1818157a487
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

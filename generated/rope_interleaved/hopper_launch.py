@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0ac18d5b99111ca6
-#   text hash     a85a29b7d45fdc16
+#   content hash  f7f06bb287a003d7
+#   text hash     be6a5b86275e2da1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  05be6fd07100a845
-#   text hash     d3fae80288abfa89
+#   content hash  f09951df19ffa1c8
+#   text hash     d0eab61f1eaa29fb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  044b8cac92b5b4d0
-#   text hash     41eeab5ee5858f53
+#   content hash  e3e04743245e90f1
+#   text hash     ef99eafb36ab572f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  529a24785e198160
-#   text hash     cf86da16d3f6d2dc
+#   content hash  ef8620b88c52d09e
+#   text hash     04609e1cd19ba2c9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  edb4f2a815b39800
-#   text hash     9fed3a407bf13897
+#   content hash  c06b922255e5e3a7
+#   text hash     0c123985d6bf69cd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2214a51aa3ca32f3
-#   text hash     7b02e99ff9a72b77
+#   content hash  9dd1f42e74318bfa
+#   text hash     0d9e763248d69fc6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

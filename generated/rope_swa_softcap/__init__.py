@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7bbdaf0a7a89dc14
-#   text hash     b8eedd0c00f7639f
+#   content hash  80af109b91659687
+#   text hash     badbc8ac0c0a3cdb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  936af55667eb9cc3
-#   text hash     222c95d4be4bb6d4
+#   content hash  d7e6ce60c8942961
+#   text hash     4518c407cbc53223
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6e046cc12054837a
-#   text hash     56ea22b30d55ac09
+#   content hash  027357e27bc4c047
+#   text hash     b4351eae0d3e8fd7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

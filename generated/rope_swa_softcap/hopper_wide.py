@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c60a1f802ae8a489
-#   text hash     9c6f78b812640f1d
+#   content hash  86a0236176bd7376
+#   text hash     5ce39bba9d6e61d0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

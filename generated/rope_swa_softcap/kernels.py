@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b257b878453c9180
-#   text hash     d188ec18731e21fb
+#   content hash  5dc90a20fe48103d
+#   text hash     e59636c73e99d4f1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

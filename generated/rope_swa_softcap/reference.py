@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b7f1e3d5d050d997
-#   text hash     e432109498549081
+#   content hash  2c377a4c1a9fd662
+#   text hash     7ac1960083475310
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cac4ed2b7d700778
-#   text hash     70a5492cb9defa93
+#   content hash  564bf9d58e185d90
+#   text hash     2e924cffbfc54f18
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

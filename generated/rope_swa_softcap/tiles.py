@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  32eb8060cf2fc518
-#   text hash     c7f9cf15ebcfbfd5
+#   content hash  92541abd6857aeb6
+#   text hash     49a7e5e86c594588
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

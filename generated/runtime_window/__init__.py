@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b2aa555e7480f4be
-#   text hash     ccaa8443bdf5d31c
+#   content hash  fc6ebc2aced527fd
+#   text hash     7e992cbae6b09201
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

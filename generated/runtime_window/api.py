@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e7d3cf61e020c5e6
-#   text hash     3f05d3e3e3c7a858
+#   content hash  93f5360ab9bfac43
+#   text hash     7c73e8f05a1e7003
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

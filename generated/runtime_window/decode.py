@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3378fec1678e3428
-#   text hash     0ada3a75c0db4ef0
+#   content hash  8c67c2b71ab52717
+#   text hash     95def808767870f2
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a088aee993c65a6a
-#   text hash     ee66c03fec2fe70a
+#   content hash  0b2f764e6ab238b3
+#   text hash     73808d5dcd5e3af3
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

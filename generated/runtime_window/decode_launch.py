@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6ed70b2bf3917d90
-#   text hash     2be96d1f3e78ccac
+#   content hash  058ef6e71e83a533
+#   text hash     2fb3f71b99641060
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  174465be46ce3762
-#   text hash     e9cf226032824429
+#   content hash  1ff39a07b6509041
+#   text hash     40b3a6dab42daa28
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

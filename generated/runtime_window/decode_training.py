@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c7882410bb5ddc5c
-#   text hash     38cef6d670fefa41
+#   content hash  bfd82c7aa19ac25c
+#   text hash     fbe6debb2bbf79c0
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7a06921c65787bfd
-#   text hash     49b6b2e50ece4eb1
+#   content hash  38bc39d4ca91f81d
+#   text hash     89b70dfcecf1b765
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f254ad8c815e171d
-#   text hash     730fdae0f0dd0999
+#   content hash  a09d82e3a62fb560
+#   text hash     b569ff1811adab34
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1ef497210c0f63cd
-#   text hash     14b26aa11ba288f5
+#   content hash  2e60033ae7a802af
+#   text hash     48014c60f6ff8ec3
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4a229d0a0845c1ed
-#   text hash     d5c5d77bcdec265f
+#   content hash  70801b12f9fdaf38
+#   text hash     ae20660da298dd08
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0c3d13da4c566f30
-#   text hash     76cdb2f2c2d9ff7d
+#   content hash  03cba568e7f3677e
+#   text hash     781e9f62f453c5b4
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7a3e7003019e0168
-#   text hash     649408573872f6e4
+#   content hash  50752580be4cf949
+#   text hash     abf149a60698c0ab
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

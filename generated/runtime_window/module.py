@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fa2097cde54ceeb7
-#   text hash     07ab63073488a028
+#   content hash  3f10439af1bd82ff
+#   text hash     120eb064071cc3f3
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

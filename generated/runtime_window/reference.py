@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c9e026fce953c811
-#   text hash     74c21002ebb89c6c
+#   content hash  60965708327c66dd
+#   text hash     9e409a4ef6be76f8
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

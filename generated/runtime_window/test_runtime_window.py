@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a6c716d59a315675
-#   text hash     655dee6daea56f7a
+#   content hash  d8d65275975e16bb
+#   text hash     5f626c7a10aad7a5
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  caf5001d489412ab
-#   text hash     df823e78fec2c1be
+#   content hash  de24ece4e6817a9d
+#   text hash     d45f9628ef92f70e
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

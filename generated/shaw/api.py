@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7fd48975b45a9da7
-#   text hash     7b89dd6974ebcc49
+#   content hash  5b285de7ee8f018c
+#   text hash     233b6585c63331f8
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0cb23ca1abcb8e77
-#   text hash     8d50adb267d7f94b
+#   content hash  e81f9317d6cc6b35
+#   text hash     c45345bbd2a09abe
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

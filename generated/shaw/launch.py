@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  eeec92e2933a28a5
-#   text hash     69828bbc466c22d1
+#   content hash  54c2471e89038507
+#   text hash     4f5a1445fa42a246
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f37dfd1d71541f08
-#   text hash     8457f4bc0bf26457
+#   content hash  7f7feaeb84cd4976
+#   text hash     fa7f7d95e938c732
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  66be11c5170c83c3
-#   text hash     16e3c9e3a6c78087
+#   content hash  ce61ceb4b730a184
+#   text hash     16f8fc4f5b5e7e17
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f657b2abe2db7212
-#   text hash     2e7520635a7d9efb
+#   content hash  fba2ecebda1e4b7e
+#   text hash     660188a2964dc685
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f0db5d02d433f4e4
-#   text hash     1c2ff5331644b748
+#   content hash  029a788bd8bbe631
+#   text hash     c6118e6f1bf43f2c
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

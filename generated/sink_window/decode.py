@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4b2a42e6dab87f8a
-#   text hash     cb68515695960594
+#   content hash  574979bf8137cab9
+#   text hash     9ef979ed24b04ec2
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c10f6cca9468c917
-#   text hash     307e96c315a7b79e
+#   content hash  0f46dbc17d2e0fc9
+#   text hash     f88e49e82ec2fd4e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

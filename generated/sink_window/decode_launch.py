@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  469d56c34b4bb743
-#   text hash     c552fb964fcb8e7e
+#   content hash  17c64e65a7202794
+#   text hash     bb71cdc4ca3caaff
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  380ed0f8ca011cc8
-#   text hash     58c24dc1313f717a
+#   content hash  c0e5290ec2bd3758
+#   text hash     314c6badb889ed41
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

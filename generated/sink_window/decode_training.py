@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  06e1ac03b3e59e74
-#   text hash     a91129109ea2af23
+#   content hash  a3b772494edf5f89
+#   text hash     e5af24837d2822dc
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7e123029a581b6f1
-#   text hash     a8f675051d160b58
+#   content hash  30a943bf6d6fde00
+#   text hash     d249ec7181bee812
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  89964bf523981870
-#   text hash     1740123622375e2e
+#   content hash  4134d7d29cc8f812
+#   text hash     d8b2a0d7cc74a36f
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

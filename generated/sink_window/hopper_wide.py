@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e9b80a8872a688c8
-#   text hash     0723788cdc9e3401
+#   content hash  feb9b073f7dbb72d
+#   text hash     ab26cc7d4a2c6adc
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

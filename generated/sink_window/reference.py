@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8a245f6c704f6b21
-#   text hash     f35e2ee77326341c
+#   content hash  b2eb182268d86c4c
+#   text hash     9e41afa367d1dbd3
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e2b0b80cc0ed9f2e
-#   text hash     e32a1cec18b892b1
+#   content hash  454979060417d118
+#   text hash     28e56e3a7221fb30
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

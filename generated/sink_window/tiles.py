@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1e473bf66128ae01
-#   text hash     98cc3767bea17342
+#   content hash  29155c142ff1a123
+#   text hash     2e94dbfb69b407e1
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  da81a227acafb716
-#   text hash     a1a815293714dd9b
+#   content hash  4babf8e4d55cecad
+#   text hash     afab315951bd2939
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cfd0787a85a83882
-#   text hash     98a9c0b239264913
+#   content hash  427139f1d9b1173f
+#   text hash     d9bc2ada7b560e34
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

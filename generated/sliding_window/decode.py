@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2fe420a4ae03b796
-#   text hash     75bf7b3106de639c
+#   content hash  e8a051d633dcc3c8
+#   text hash     0a8e0fcb44b40ff2
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c45b14f5f655f440
-#   text hash     543fb6a76468934a
+#   content hash  8d0e40b582094df1
+#   text hash     6577d1cb82eca8dd
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fe65f08515fd7e73
-#   text hash     a55ee09d96b9d7ba
+#   content hash  9d06b36a9f57ff9d
+#   text hash     1d21af70c75f69cc
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

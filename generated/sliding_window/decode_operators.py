@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  12a6017a81e5475b
-#   text hash     c82d24d994f40a63
+#   content hash  38ac12eff2affb60
+#   text hash     3aed9ef0d8eea91d
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cf8e5f79fde47b18
-#   text hash     eebc73e8f6038856
+#   content hash  8c6a7719ff6d4268
+#   text hash     10fc576509d24cee
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

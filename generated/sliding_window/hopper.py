@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  93cd3db53e9da0b9
-#   text hash     02f75f6021044da9
+#   content hash  22586baf262f354a
+#   text hash     f65dd702189c0318
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

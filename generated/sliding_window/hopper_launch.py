@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ae9fc3f0237598a5
-#   text hash     1ad301c269238f48
+#   content hash  69edf8690784ad98
+#   text hash     c9350ad91df184a0
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

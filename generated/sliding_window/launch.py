@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ca5c0f1f5239eb22
-#   text hash     c5db86080584aac0
+#   content hash  119cc26077e983f1
+#   text hash     719e959523629f94
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

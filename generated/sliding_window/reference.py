@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  73abe5f98146dfd5
-#   text hash     c7c147d684bb88e3
+#   content hash  f84237757602b98f
+#   text hash     07cd1263015ae7ff
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bb6a0fa39569a11f
-#   text hash     6ef90865fcd0e8bc
+#   content hash  d6d8ba8b5e3accad
+#   text hash     b87ca910cfa0889e
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

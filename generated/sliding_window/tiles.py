@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2cd605f9cee47f56
-#   text hash     4d7a9a6954cf0f30
+#   content hash  458b28c645b9e2ef
+#   text hash     7ee72451b0a2b59e
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d81cc3c6a8b28ad8
-#   text hash     e1d5706c90bac789
+#   content hash  9a508bb467dc5d6f
+#   text hash     79dc31e0fdb96a54
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

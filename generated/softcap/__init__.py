@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3447bc0e485f1ddc
-#   text hash     7e29f5a80896bfdf
+#   content hash  e3664e46109608fb
+#   text hash     cd7cf7e58b7e8bd5
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

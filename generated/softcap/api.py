@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  61a4b757ae7da123
-#   text hash     c4e7a969a4c2da7b
+#   content hash  badc3fdb034f1c1f
+#   text hash     ac45774de6144e07
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

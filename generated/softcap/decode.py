@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a682cebe72b42ed2
-#   text hash     a877bc5bd544ce02
+#   content hash  362e626e43018ac3
+#   text hash     cc3ddcf88fdf0a01
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  43aeb1e06982cc6d
-#   text hash     e7f725487c49bc16
+#   content hash  1d0c91dc8f1b78b6
+#   text hash     0d66c178c4d28925
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  87736621b9ec44c6
-#   text hash     601f56b885ebc99d
+#   content hash  d339ea49d666cce5
+#   text hash     3635c4ce0e7a06fd
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e8ce0d563d0c81dc
-#   text hash     aaa49ebfac52886f
+#   content hash  a5dab5d3c9dc03f5
+#   text hash     3cbf93402f907fa5
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c7aa954e5b5cb3a4
-#   text hash     fa76b8e415f8ae2b
+#   content hash  d98c870a31a62d20
+#   text hash     df0d6f3b6f9a85d1
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

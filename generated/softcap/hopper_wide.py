@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2203500d3ff7742b
-#   text hash     2119e62246f93274
+#   content hash  90ef0a9a947e70a9
+#   text hash     54d9cbf617cbef99
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

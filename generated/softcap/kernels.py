@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cd707f7e29e94f4b
-#   text hash     4cb0b93951c7220b
+#   content hash  5fd55cfbc0c281e9
+#   text hash     2b975033c0afa999
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ea03947a2ba533b3
-#   text hash     78291859a1192c11
+#   content hash  083bd90a1c9f610b
+#   text hash     114c68ac0c97c10b
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

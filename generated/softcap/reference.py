@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a867222af6dc3cb
-#   text hash     d9cd5af8b96c080c
+#   content hash  ba981eca71247284
+#   text hash     a9eb4ab28cd4fd0d
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3a262af2935bbc71
-#   text hash     e00eb110c0e57d04
+#   content hash  8c9abf60e0c4315c
+#   text hash     7112bae6e1893804
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  08e288d04b097a40
-#   text hash     935ad2c3974d0a03
+#   content hash  f87052e7f3317656
+#   text hash     0d1512ea55dc218e
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a8b00c85c5b3eebd
-#   text hash     6ea12cf2031e35f5
+#   content hash  009fd552d1242ec8
+#   text hash     8326ec2142e0f00e
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5113f4ea2b5fc5c0
-#   text hash     3a9ea6e7020d10ce
+#   content hash  22aae28690e3273d
+#   text hash     04c5482e3fa2f06a
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

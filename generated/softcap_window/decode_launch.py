@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d727ceba7db2e4e1
-#   text hash     59ae76a9ebf74712
+#   content hash  c090a4c279e0b95c
+#   text hash     2356bf3f44035371
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0cfb23321f6fb6f8
-#   text hash     912b66d55a3c8a3d
+#   content hash  e76b5ab822a6ed12
+#   text hash     350693800c972961
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1b8b83f65b461a2a
-#   text hash     9cf525fafe9a632d
+#   content hash  e9f1bff9f72b5cc0
+#   text hash     230d088dd60b390a
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  023c8d51843a339b
-#   text hash     cf698c53d6eb5e89
+#   content hash  d7d278879e106077
+#   text hash     210c91039f721e2c
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a4bfe8062672a992
-#   text hash     624e041b54e7c16d
+#   content hash  ad3c4085798a95ea
+#   text hash     9744f3bf56f3e83c
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

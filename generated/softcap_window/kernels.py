@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b3e8306b54163c7a
-#   text hash     737b48c76cbc0f37
+#   content hash  ebf62f30292f99ed
+#   text hash     6409cd8136dd8d54
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

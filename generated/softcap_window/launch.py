@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  568c309adf50ae5d
-#   text hash     51c7e7c433af2dfd
+#   content hash  630177393d5adb5e
+#   text hash     41c8599037d1cfd3
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

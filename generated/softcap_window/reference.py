@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  773fcac690023c1d
-#   text hash     2904cc298c67e19a
+#   content hash  a8811aead2dbdad4
+#   text hash     4846d38843535911
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  095441b401fcc10b
-#   text hash     aa38ddd6688dddb9
+#   content hash  bef3d109c8910e5a
+#   text hash     c013b0d6a42b7946
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1e61bb5e7374f373
-#   text hash     59467c49e65875f0
+#   content hash  6d9843f832ede3de
+#   text hash     f55904ba3336531d
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e55e19f5dfc5b6b4
-#   text hash     cce91ae39d39ab36
+#   content hash  c2c062a21f4c4dc3
+#   text hash     a4a5eae4942fc80f
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

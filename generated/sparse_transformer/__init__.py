@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e11197bb1bed23e6
-#   text hash     3f791ac2415eb853
+#   content hash  c676401738669185
+#   text hash     e9daf2f12645f6cb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e33cfda8608cdea2
-#   text hash     48015731bfdbed00
+#   content hash  7043c8a63da22a80
+#   text hash     8c8ae3f9da7ec4ce
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

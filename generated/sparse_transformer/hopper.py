@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e92c8e5ec6273a5a
-#   text hash     5bb2f05a2747ac28
+#   content hash  b9f482810f80c439
+#   text hash     9d5d4feeb8757ef4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d41d93729213ac3f
-#   text hash     47adb45f05d2acdf
+#   content hash  7b8e947c679b3271
+#   text hash     ef977fe51283f91e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  eb80a2c0af37b721
-#   text hash     cfd6f8e6b0616e18
+#   content hash  e4e714b3f27272e7
+#   text hash     c388fd5c22f81562
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  06fdbad2a87b3031
-#   text hash     3896ff89b84f272b
+#   content hash  9970deec6b2f0be4
+#   text hash     1102e192b0e7f0a0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

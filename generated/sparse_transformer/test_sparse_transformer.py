@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  555514e9fcbd34e5
-#   text hash     6ef6ede18c8f5334
+#   content hash  a7e2c23f05f0b239
+#   text hash     54fcdf3ac9378a78
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  008a13b7048f0ca7
-#   text hash     d79a71ca0d0c1595
+#   content hash  af7098753b310425
+#   text hash     903c589feb1fa3de
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

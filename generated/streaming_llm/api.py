@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0713203c9b144450
-#   text hash     dcc815406c49f9fe
+#   content hash  7b255ef04df17326
+#   text hash     33f82ca5f06cdc3f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f73311d36ee11734
-#   text hash     d623b54c8df0069e
+#   content hash  70c6181b6a085ff8
+#   text hash     57d037362db4b521
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b8e7e92073a9729d
-#   text hash     077ff068eaa11e24
+#   content hash  6a75292a4c47ad57
+#   text hash     227b5b2d2bcb210d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

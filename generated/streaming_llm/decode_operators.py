@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  182836d9a8517e12
-#   text hash     1dc008b63d6c656d
+#   content hash  bd20617f918447ff
+#   text hash     d8e22b97e39d72e7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a968026ea95c98d1
-#   text hash     689a5d77a782c4f6
+#   content hash  227696081a794d1d
+#   text hash     89f9e13400eecd6f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  21e44dd9af353303
-#   text hash     94a74d351049db04
+#   content hash  2405b355cb144769
+#   text hash     6a9d47713ed90715
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

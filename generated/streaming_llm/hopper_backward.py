@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2a5b4e0114132560
-#   text hash     e39d3addc08250a5
+#   content hash  d803e6ecba5f92b2
+#   text hash     45185c88ae52e0b6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

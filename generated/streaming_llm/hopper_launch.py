@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7a5eabbcadeb7b60
-#   text hash     bef7b4e7e742f120
+#   content hash  72f4dbbe12e2fa6a
+#   text hash     cfa9f62a64333924
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  26fb379c252b110c
-#   text hash     6ee4079d92a3d263
+#   content hash  4a31491f59f271ef
+#   text hash     dc92826cd6d46d21
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dfef8fd3cba10d45
-#   text hash     409150640a6a1894
+#   content hash  8c809f02b4134ba9
+#   text hash     34ff45479d7159ff
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3a0f55f1a16a97cf
-#   text hash     6b4c01ee9647eed6
+#   content hash  61d8b21404f1e9a7
+#   text hash     84db4e1b7de7000e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

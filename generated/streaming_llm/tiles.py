@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db7c502fbdce1f3e
-#   text hash     29184c9c81d93ceb
+#   content hash  6a84a6a911659a65
+#   text hash     0efb072b56389402
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e1432b9f463dd56f
-#   text hash     7f865e87f8841b37
+#   content hash  ed03da0e9261ce0b
+#   text hash     9208597df4bd6998
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

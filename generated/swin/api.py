@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bb3b9df1821b6067
-#   text hash     fe19f4e86a96962b
+#   content hash  bcf21709073bb5ff
+#   text hash     c9ddac4decbd7a9e
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

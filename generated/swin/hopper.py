@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5da9b903eadacdda
-#   text hash     3c0778fb44179d32
+#   content hash  14fcc20f3699ee34
+#   text hash     809fd79e18e0b9e3
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

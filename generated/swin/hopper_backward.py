@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  29138cc4100042c4
-#   text hash     618e7660d638bc8d
+#   content hash  7c44ccde20138de7
+#   text hash     a0f10a1325a854a6
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

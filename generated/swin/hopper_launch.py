@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a31af2f2701c031f
-#   text hash     55812aaf3a244ebf
+#   content hash  2b3be214a6e2695c
+#   text hash     520c610acf6acb59
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

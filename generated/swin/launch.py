@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1fe212a8f1794ea6
-#   text hash     6a866dea92de9eac
+#   content hash  f098bedfe834806c
+#   text hash     21bdedcd587bd26c
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  269956c519aa87f6
-#   text hash     f30f758a94118c4e
+#   content hash  0cd43be8734cf5f4
+#   text hash     115ad37f723222a2
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  36c29b64cb74caf5
-#   text hash     ee48f820a5a5d139
+#   content hash  48e78fefc662c097
+#   text hash     29d88ace161b1894
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  09bd1b47c6eab7dc
-#   text hash     92cd53eaf73cb99d
+#   content hash  27c83f523da63f74
+#   text hash     a6882c7fba788d54
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  27eab3de6b548580
-#   text hash     174ada3bba3a5f46
+#   content hash  5b60618c5db5dee1
+#   text hash     1b88d2b479551b1c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1caf770712618027
-#   text hash     8591e9c3378b094e
+#   content hash  732ce020db57a089
+#   text hash     a2ab9efab3a754fc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

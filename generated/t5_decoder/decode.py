@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cfee42cc8a4980df
-#   text hash     d20c51b6cd8a7d2e
+#   content hash  1091230ec0563069
+#   text hash     f3087a8d09675fa9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8cc30370b39501cc
-#   text hash     6d4d805d3726fd78
+#   content hash  6402318d72c64b5c
+#   text hash     d85a3bfb5acd3eb7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

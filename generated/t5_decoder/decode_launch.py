@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8cf1448ab005f25c
-#   text hash     8916644f76b9442d
+#   content hash  03a295acdcee0f3a
+#   text hash     506f91de52bcfc44
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

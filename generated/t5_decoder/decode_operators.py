@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c4ea61f4bd01f3c7
-#   text hash     dda1a76bcc571634
+#   content hash  3b4dd93306f3214f
+#   text hash     5adb91c7d10edf85
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7561c027341205e0
-#   text hash     2f92a54fb72c8a2a
+#   content hash  4610248b8d5557c1
+#   text hash     79d8e66c3c61f9af
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fd28d9dc216438f4
-#   text hash     1da11ff3a8278f9f
+#   content hash  6cbebf2b3d0fa80d
+#   text hash     04692136619e2748
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

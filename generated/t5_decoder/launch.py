@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6b8b4f196180913a
-#   text hash     e5fcc5c1963e2ec3
+#   content hash  52dfc647511cf2bb
+#   text hash     7531041d6955fbaf
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  89acc19fe0f8c9f8
-#   text hash     446639874b976f24
+#   content hash  fdb4f79d2bb71642
+#   text hash     52f6d26795565042
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  381bde0a61e2b047
-#   text hash     a7db5972dc3f6047
+#   content hash  f50195801b51eaa7
+#   text hash     59290c82b1452c8e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

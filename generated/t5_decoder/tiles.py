@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6db1ed0545088f61
-#   text hash     a63126344ec85aef
+#   content hash  6172f119e9e15ac2
+#   text hash     f709e5804ff3bf93
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

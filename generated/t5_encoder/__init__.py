@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  89e53dc529bf263b
-#   text hash     320e31c25baf407a
+#   content hash  26fda1afc88b25cb
+#   text hash     8a9ce59058d532c7
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

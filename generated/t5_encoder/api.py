@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b45a35fc6858cff4
-#   text hash     71d783fce1fcbfe4
+#   content hash  08befb4ff551a747
+#   text hash     533bc2f0f08132ac
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4f5dc2a5682200d4
-#   text hash     5e8aa4495e4a00d5
+#   content hash  577a82caa6847dca
+#   text hash     3c374e5a56d991eb
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e2fe20ffbcbc8c78
-#   text hash     6137ed29562bafce
+#   content hash  57feedd00d3e81dc
+#   text hash     ca26740e0b89546f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

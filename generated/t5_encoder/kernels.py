@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  688c8bd3344b65d8
-#   text hash     11f406ffe37a9a8d
+#   content hash  e41818997277965e
+#   text hash     085e0ee68a246f25
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  443f54ace40636bb
-#   text hash     d45964b68dcf402d
+#   content hash  c2741af411e2ca8b
+#   text hash     5edcf359ec6f9263
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

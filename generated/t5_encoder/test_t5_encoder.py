@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  71c3ef783b73f47d
-#   text hash     ca606ecbc6f17670
+#   content hash  e2f0cbc4d4ab1532
+#   text hash     19692c4fdec6467d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  deaa6faf34430b17
-#   text hash     d2f2d860b9980bf2
+#   content hash  c7ab4d5e613ab740
+#   text hash     009534b56262713a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8bdd26cee6d4b4eb
-#   text hash     adfbd55af7266139
+#   content hash  7ebe86103033e703
+#   text hash     2b276dbafc8bf313
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  580e97e609dc5c9c
-#   text hash     b01df006676673a4
+#   content hash  58d602ce0d6b4567
+#   text hash     5180830d761d2bab
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  032ac86584f9d994
-#   text hash     a9d583ace624808b
+#   content hash  4ba0e231a7117f66
+#   text hash     ec4caaa88ff258f1
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

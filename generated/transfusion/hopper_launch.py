@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1f50d18b1d56fb0f
-#   text hash     5ede873626f86cfb
+#   content hash  bbbbee10edaeb093
+#   text hash     ea5e15ad3e5d6f8a
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

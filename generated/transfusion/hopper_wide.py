@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5ceb5e0817633c97
-#   text hash     3c19dedf924e8402
+#   content hash  f1874c2fbe0154c5
+#   text hash     726b84bde15f28df
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  21e94b07609d68a6
-#   text hash     f940f3da10ee3caf
+#   content hash  5d5e61038f4feaf8
+#   text hash     02bf9f61e6fd03cd
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

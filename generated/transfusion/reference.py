@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8b6d8f4f1613aee2
-#   text hash     f4cb83e9909e64cb
+#   content hash  e570540f1502b9fb
+#   text hash     6492c6bd18bae688
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  35b9313a1dbe7174
-#   text hash     baf992ea29466d91
+#   content hash  8fe0921889feadaf
+#   text hash     160156ecbd78a3d9
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a8ec4f8756815660
-#   text hash     de45f1501f6815a2
+#   content hash  58abcf4f64ca08f1
+#   text hash     f015b8af5daab69e
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

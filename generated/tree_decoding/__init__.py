@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  acb32df034d21e39
-#   text hash     8705b694b65982e0
+#   content hash  5e37270325356e5e
+#   text hash     2cf9bff3d62d6fe5
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

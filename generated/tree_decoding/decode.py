@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7feef1ba62a9047a
-#   text hash     f7cba70745bb7e84
+#   content hash  70b722972a6ee278
+#   text hash     301b32d925f36958
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

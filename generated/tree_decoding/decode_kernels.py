@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  88f5738dfb6a2715
-#   text hash     e1f10487d6d9c3f9
+#   content hash  a80ad0e3feb1c64f
+#   text hash     1e58e625c88a82af
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

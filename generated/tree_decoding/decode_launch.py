@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dfee3c4a3f8eb96b
-#   text hash     dcae2d3baed93641
+#   content hash  23cbc2988ff16ce7
+#   text hash     fde371eca5c25277
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  72b407794d51a2b3
-#   text hash     533d6b6fa3d1bf89
+#   content hash  4e3b925334595acf
+#   text hash     ad596ec42b9b4ae0
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b8e0d79e505ff9c6
-#   text hash     7f32d7a5f23c859d
+#   content hash  a7060a301f0c55bf
+#   text hash     c34a44c1382f8c70
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c8208901678e7d22
-#   text hash     e9580d2e04d5a735
+#   content hash  fba5f8109d5627dd
+#   text hash     36f28576bb0dc5ee
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

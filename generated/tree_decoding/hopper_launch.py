@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  654634f4b4759ea3
-#   text hash     ca1975e8550985a6
+#   content hash  fc8e6f240f5453a9
+#   text hash     3c80b39a27fc5026
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  204c76fc1d7b66ab
-#   text hash     7f96e40b323937b7
+#   content hash  839f9931eb74c313
+#   text hash     f744701268cf65be
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a6cc41cb225c2955
-#   text hash     7589e8557978969c
+#   content hash  70400ab069fe8372
+#   text hash     a61177e31af84335
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

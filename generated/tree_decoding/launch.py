@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ee48d3a7901e2c54
-#   text hash     f6843f53520a87b9
+#   content hash  54f29002735f6b7e
+#   text hash     216b9897954f33a3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  85ad96cf6f81fb07
-#   text hash     ea6657e6c6ecaecf
+#   content hash  27359631d8efa5f6
+#   text hash     6e7af739e31d5b1d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  778166e1731b0d1e
-#   text hash     42805fd2ad1c104b
+#   content hash  42f7114b7752af5f
+#   text hash     244568cb71e6ece8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -141,18 +141,20 @@ class Emulation:
             "atomic_add": lambda ptr, x, mask=None, sem=None: ptr.add(x, mask),
             "cast": _cast,
             "where": lambda keep, a, b: Value(torch.where(tensor(keep), _alike(a, b), _alike(b, a))),
-            "maximum": elementwise(torch.fmax),  # ignores NaN
+            "maximum": _larger,
             "minimum": elementwise(torch.fmin),
-            "PropagateNan": SimpleNamespace(ALL=None),
+            "PropagateNan": SimpleNamespace(ALL="all"),
             "clamp": lambda x, low, high, propagate_nan: Value(x.x.clamp(low, high)),
             "max": lambda x, axis=None: Value(x.x.amax(_axes(x, axis))),
             "min": lambda x, axis=None: Value(x.x.amin(_axes(x, axis))),
             "reduce_or": lambda x, axis: Value(functools.reduce(torch.bitwise_or, x.x.unbind(axis))),
             "sum": lambda x, axis=None: Value(x.x.sum(_axes(x, axis), dtype=_summed(x.x.dtype))),
             "fma": lambda a, b, c: Value(tensor(a) * plain(b) + plain(c)),
+            "join": lambda a, b: Value(torch.stack((a.x, b.x), -1)),
             "expand_dims": lambda x, axis: Value(x.x.unsqueeze(axis)),
             "debug_barrier": lambda: None,
             "dot": _multiplied,
+            "philox": _drawn,
             "cumsum": lambda x, axis: Value(x.x.cumsum(axis)),
             "associative_scan": _scanned,
             **{name: elementwise(getattr(torch, name)) for name in _ELEMENTWISE},
@@ -167,7 +169,6 @@ class Emulation:
             **{f"{name}Layout": layout for name in _LAYOUTS},
             "allocate_shared_memory": _allocated,
             "convert_layout": lambda x, layout, assert_trivial=False: x,
-            "join": lambda a, b: Value(torch.stack((a.x, b.x), -1)),
             "split": lambda x: (Value(x.x[..., 0]), Value(x.x[..., 1])),
             "inline_asm_elementwise": self._assembly,
             "warp_specialize": lambda tasks, warps, registers: self.now.specialize(tasks),
@@ -277,6 +278,25 @@ def _multiplied(a: Value, b: Value, acc: Value | None = None, input_precision: s
     return Value(product if acc is None else acc.x + product)
 
 
+def _larger(a: Any, b: Any, propagate_nan: Any = None) -> Value:
+    """The larger of two values; unless it propagates a NaN, that of a NaN and a number is the number."""
+    return Value((torch.maximum if propagate_nan else torch.fmax)(*map(tensor, (a, b))))
+
+
+def _drawn(seed: Value, *counter: Any) -> list[Value]:
+    """Random words of 32 bits from a seed and four integers: Philox, the last argument gives the number of rounds."""
+    *words, rounds = counter
+    c0, c1, c2, c3 = (tensor(word).long() & 0xFFFFFFFF for word in words)
+    key = [int(seed) & 0xFFFFFFFF, int(seed) >> 32]
+    for _ in range(rounds):
+        # both halves of a product of 64 bits, whose sign does not matter
+        first, second = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1 = (second >> 32 & 0xFFFFFFFF) ^ c1 ^ key[0], second & 0xFFFFFFFF
+        c2, c3 = (first >> 32 & 0xFFFFFFFF) ^ c3 ^ key[1], first & 0xFFFFFFFF
+        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return [Value(word) for word in torch.broadcast_tensors(c0, c1, c2, c3)]
+
+
 def _scanned(x: Value, axis: int, combine: Callable[[Value, Value], Value]) -> Value:
     assert axis == 0
     found = [Value(x.x[0])]
@@ -299,5 +319,8 @@ def _assembly(text: str, given: Sequence[Any]) -> Any:
         return Value(torch.tanh(given[0].x * given[1].x))
     if "vote" in text and len(given) == 2:
         return given[0] * given[1]
-    assert text.startswith("mov.b32") or ("vote" in text and len(given) == 1), text
+    if text.startswith(("or.b32", "and.b32")):
+        bits, mask = given[0].to(TYPES["int32"], bitcast=True), int(text.rstrip(";").rpartition(" ")[2])
+        return (bits | mask if text.startswith("or") else bits & mask).to(TYPES["float32"], bitcast=True)
+    assert text.startswith(("mov.b32", "mov.b64")) or ("vote" in text and len(given) == 1), text
     return given[0]

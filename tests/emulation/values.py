@@ -35,7 +35,7 @@ class DType:
         return self.name
 
 
-# int16 and uint16 only hold bits; uint32 is used for counts, which fit int32
+# int16 and uint16 only hold bits; unsigned numbers of 32 bits need more room, as torch has no arithmetic for them
 TYPES = {
     name: DType(name, getattr(torch, known))
     for name, known in {
@@ -46,7 +46,7 @@ TYPES = {
         "float8e4nv": "float8_e4m3fn",
         "int64": "int64",
         "int32": "int32",
-        "uint32": "int32",
+        "uint32": "int64",
         "int16": "int16",
         "uint16": "int16",
         "int8": "int8",
@@ -77,7 +77,9 @@ def _number(x: Any) -> torch.Tensor:
     """The tensor of a number, shared by all uses: nothing writes to a value."""
     if isinstance(x, bool):
         return torch.tensor(x)
-    return torch.tensor(x, dtype=torch.int32 if isinstance(x, int) else torch.float32)
+    if isinstance(x, int):
+        return torch.tensor(x, dtype=torch.int32 if -(2**31) <= x < 2**31 else torch.int64)
+    return torch.tensor(x, dtype=torch.float32)
 
 
 def _truncated(a: Any, b: Any) -> torch.Tensor:

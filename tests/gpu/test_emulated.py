@@ -28,7 +28,6 @@ from test_hopper_faults import (
     PACKED,
     PASSED,
     RETAKEN,
-    WIDE,
     faulty,
 )
 
@@ -43,7 +42,7 @@ pytestmark = pytest.mark.skipif(devices.GPU, reason="kernels run on the GPU")
 
 GENERATED = Path(__file__).parents[2] / "generated"
 VARIANTS = sorted(path.parent.name for path in GENERATED.glob("*/hopper.py"))
-QUICK = ("causal", "gpt_oss_window", "log_decay", "packed_causal", "rope_gqa", "softcap")
+QUICK = ("causal", "gpt2_dropout", "gpt_oss_window", "log_decay", "packed_causal", "rope_gqa", "softcap")
 TILES = [(128, 32, 8, 3), (128, 64, 8, 2), (192, 32, 12, 3), (192, 64, 12, 3), (192, 128, 12, 2)]  # forward
 CLOSE = 1.5e-3  # relative error of results in float16
 
@@ -474,6 +473,82 @@ def test_scores_whose_slopes_differ_are_right(scores: str, size: int, tmp_path: 
     assert max(found) < 2 * CLOSE
 
 
+# dropout beside masks, terms of scores, sinks, and with packed sequences
+DROPPED = {
+    "full": "",
+    "grouped": "heads: grouped\nmask: [causal, {sliding_window: {size: 100}}]",
+    "both sides": "mask: [prefix_lm]",
+    "documents": "heads: equal\nmask: [causal, segments]",
+    "capped": "mask: [causal]\nscore: [softcap: {cap: 2}]",
+    "steep": "mask: [causal]\nscore: [{expr: 'score * abs(score) - sqrt(q - k)'}]",
+    "sloped": "mask: [causal]\nscore: [alibi]",
+    "decaying": "mask: [causal]\nscore: [log_decay]",
+    "biased": "score: [{expr: score + bias}]\ninputs: {bias: {axes: [batch, key]}}",
+    "sunk": "mask: [causal]\nsink: true",
+    "packed": "layout: packed\nmask: [causal]",
+}
+
+
+@pytest.mark.parametrize("size", [64, 128, 256])
+@pytest.mark.parametrize("text", DROPPED.values(), ids=DROPPED)
+def test_dropout_is_right_beside_other_terms(text: str, size: int, tmp_path: Path) -> None:
+    of = rendered(RandomSpec("dropped", f"name: dropped\ndropout: true\n{text}\n"), tmp_path)
+    package = Package(tmp_path / "dropped")
+    assert max(distances(package, of, Sizes(2, 130, 200, 2, 1, size, size, "fp16"))) < 2 * CLOSE
+    ran = {"hopper_backward.backward", "hopper_wide.backward"} & set(package.emulation.launched)
+    assert bool(ran) == differentiates(of, size)
+
+
+def results_of_dropout(
+    lengths: tuple[int, int], size: int, share: float, seed: int | None, heads: int = 2
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Out, the LSE and gradients from kernels, and from the reference, in float16."""
+    make, package = torch.Generator().manual_seed(0), Package(GENERATED / "gpt2_dropout")
+    q, k, v = (torch.randn(2, rows, heads, size, generator=make).half() for rows in (*lengths, lengths[1]))
+    dout = torch.randn(2, lengths[0], heads, size, generator=make).half()
+    given = [x.requires_grad_() for x in (q, k, v)]
+    found = package.attention(*given, dropout_p=share, seed=seed, return_lse=True)
+    wanted = package.reference(*given, dropout_p=share, seed=seed)
+    back = package.gradients(found[0], given, dout), torch.autograd.grad(wanted[0], given, dout.float())
+    assert "hopper.forward" in package.emulation.launched
+    return [*found, *back[0]], [*wanted, *back[1]]
+
+
+# 32 and 64 bits of a seed; few queries, few keys, and tiles that are almost empty
+@pytest.mark.parametrize("seed", [0, 1, 2**31, 2**63 - 1])
+@pytest.mark.parametrize(("lengths", "size"), [((1, 70), 64), ((70, 70), 128), ((129, 300), 64), ((65, 129), 256)])
+def test_dropout_of_all_lengths_and_seeds_is_right(lengths: tuple[int, int], size: int, seed: int) -> None:
+    found, wanted = results_of_dropout(lengths, size, 0.3, seed)
+    assert max(map(apart, found, wanted)) < 2 * CLOSE
+
+
+@pytest.mark.parametrize("size", [64, 256])
+@pytest.mark.parametrize("share", [0.0, 1e-5, 0.9, 0.9999, 1 - 1e-9])
+def test_dropout_of_any_share_is_right(share: float, size: int) -> None:
+    """Of nothing, which takes no seed, and of almost everything: then few weights count 65,536 times."""
+    found, wanted = results_of_dropout((130, 130), size, share, None if share == 0 else 5)
+    assert max(map(apart, found, wanted)) < 2 * CLOSE
+
+
+@pytest.mark.parametrize("size", [64, 128, 256])
+def test_dropout_draws_the_same_everywhere(size: int) -> None:
+    """Each weight that the reference drops is 0 in out, if values are 1 for a single key, and in dV likewise."""
+    rows, package, make = 150, Package(GENERATED / "gpt2_dropout"), torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, rows, 2, size, generator=make).half() for _ in range(2))
+    more: dict[str, Any] = {"dropout_p": 0.4, "seed": 11}
+    for first in range(0, rows, size):
+        one = torch.zeros(1, rows, 2, size, dtype=torch.float16)
+        one[0, first : first + size] = torch.eye(size, dtype=torch.float16)[: rows - first, None]
+        v = one.clone().requires_grad_()
+        for given in (v, torch.ones_like(v).requires_grad_()):
+            queries = [x.clone().requires_grad_() for x in (q, k)]
+            out, known = package.attention(*queries, given, **more), package.reference(*queries, given, **more)[0]
+            if given is v:
+                assert torch.equal(out == 0, known == 0)
+            back = package.gradients(out, [*queries, given], one), torch.autograd.grad(known, [given], one.float())
+            assert torch.equal(back[0][2] == 0, back[1][0] == 0)
+
+
 @pytest.mark.parametrize("score", ["score + k * tanh(0.25)", "score + 0.1 * apart"])
 def test_what_comments_alone_name_is_not_imported(score: str, tmp_path: Path) -> None:
     text = f"name: said\nscore: [{{expr: '{score}'}}]\n"
@@ -615,7 +690,7 @@ SEEN = {
 @pytest.mark.parametrize("fault", SEEN)
 def test_a_fault_shows(fault: str, tmp_path: Path) -> None:
     file, right, wrong = SEEN[fault]
-    wide = file == WIDE or fault in OF_ONE_STAGE | OF_SHORT_TILES
+    wide = file.endswith("/hopper_wide.py") or fault in OF_ONE_STAGE | OF_SHORT_TILES
     name, size = file.partition("/")[0], 256 if wide else 128 if fault in PASSED else 64
     length = 50 if fault in OF_ONE_STAGE else 500
     package = faulty(file, right, wrong, tmp_path)

@@ -71,6 +71,30 @@ SHAPES = [
 ]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [64, 80, 128, 192, 256])
+@pytest.mark.parametrize(("rows", "keys"), [(300, 300), (65, 700), (1111, 1111)])
+def test_dropout_keeps_the_weights_that_portable_kernels_keep(
+    rows: int, keys: int, size: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = Package("gpt2_dropout", monkeypatch)
+    q, k, v = (random(2, count, 3, size, dtype=dtype) for count in (rows, keys, keys))
+    more = {"dropout_p": 0.2, "seed": 2**40 + 7}
+    for first in range(0, keys, size):
+        # out is a row's weight of the key whose value is 1 in that column
+        v[:] = 0
+        v[:, first : first + size] = torch.eye(size, device="cuda", dtype=dtype)[: keys - first, None]
+        found, known = (package.call(target, q, k, v, **more)[0] for target in ("hopper", "portable"))
+        assert torch.equal(found == 0, known == 0)
+    v = random(2, keys, 3, size, dtype=dtype)
+    found, known = (package.call(target, q, k, v, **more) for target in ("hopper", "portable"))
+    for x, y in zip(found, known, strict=True):
+        torch.testing.assert_close(x, y, rtol=2e-2, atol=2e-2)
+    found, known = (package.gradients(target, q, k, v, **more) for target in ("hopper", "portable"))
+    for x, y in zip(found, known, strict=True):
+        assert (x - y).norm() / y.norm() < 1e-2
+
+
 @pytest.mark.parametrize("name", ["causal", "full"])
 @pytest.mark.parametrize("size", [64, 80, 128, 256])
 @pytest.mark.parametrize("shape", SHAPES)

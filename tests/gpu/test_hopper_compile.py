@@ -39,6 +39,12 @@ made, _ = compile.compiled(case, target)
 text = made.asm["llir"]
 print(text.count(" x i1>") - text.count("select <2 x i1>"))  # a choice of two becomes two comparisons
 """
+BARRIERS = f"""{UNASSEMBLED}
+nothing = case._replace(signature=case.signature | {{"seed": "constexpr"}}, constants=case.constants | {{"seed": None}})
+for one in (case, nothing):
+    text = compile.compiled(one, target)[0].asm["ptx"]
+    print(*(text.count(name) for name in ("bar.sync", "bar.warp.sync", "shfl.sync")))
+"""
 FEW = 24  # before the loop: values that depend on a program's position are computed once for all warps
 REFUSED = f"""{UNLOWERED}
 import json
@@ -69,6 +75,9 @@ except compile.NotCompiled as why:
         ("deepseek_mla", "hopper_wide.backward", 192, 128),
         ("full", "hopper_backward.backward", 64, 64),
         ("full", "hopper_wide.backward", 256, 256),
+        *(("gpt2_dropout", "hopper.forward", size, size) for size in (64, 128, 256)),
+        *(("gpt2_dropout", "hopper_backward.backward", size, size) for size in (64, 128)),
+        ("gpt2_dropout", "hopper_wide.backward", 256, 256),
     ],
 )
 def test_products_are_not_serialized(
@@ -140,6 +149,21 @@ def test_tiles_that_a_kernel_is_not_made_for_are_refused(
 ) -> None:
     found = compiler.run(CODE + REFUSED, tmp_path, name, kernel, str(size), str(size), json.dumps(constants))
     assert said in found[0] if said else found == []
+
+
+@pytest.mark.parametrize(
+    ("kernel", "size", "barriers"),
+    [("hopper.forward", 64, 1), ("hopper.forward", 256, 1), ("hopper_backward.backward", 64, 1),
+     ("hopper_backward.backward", 128, 1), ("hopper_wide.backward", 256, 2)],
+)  # fmt: skip
+def test_warps_exchange_random_numbers_by_themselves(
+    kernel: str, size: int, barriers: int, compiler: Compiler, tmp_path: Path
+) -> None:
+    """All warps of a worker wait once per step, before they overwrite numbers; wide heads have no memory for that."""
+    found = compiler.run(CODE + BARRIERS, tmp_path, "gpt2_dropout", kernel, str(size), str(size))
+    (more, by_warps, shuffles), (fewer, others, known) = (map(int, line.split()) for line in found)
+    assert more - fewer <= barriers and shuffles == known
+    assert by_warps > others or "wide" in kernel
 
 
 @pytest.mark.parametrize("kernel", ["hopper.forward", "hopper_backward.backward"])

@@ -28,6 +28,9 @@ WINDOWED = "sliding_window/hopper_backward.py"  # its mask is under a branch
 # the scale is a factor of tanh, and weights are multiplied by slopes of scores in a separate step
 CAPPED, SLOPED = "softcap/hopper.py", "softcap/hopper_backward.py"
 LISTED, LISTED_BACKWARD = "block_sparse/hopper.py", "block_sparse/hopper_backward.py"
+# dropout draws numbers for each weight, drops weights, and takes their gradients back through it
+DROPS, DROPS_BACK, DROPS_WIDE = (f"gpt2_dropout/{file}.py" for file in ("hopper", "hopper_backward", "hopper_wide"))
+KEPT_ALONE = "tl.maximum({}, 0.0, propagate_nan=tl.PropagateNan.ALL)"
 # fault: file, code to replace, its replacement
 FAULTS = {
     "keys read before they have come": (
@@ -92,6 +95,29 @@ FAULTS = {
         LISTED_BACKWARD, "q_start = listed(query_list, i) * BLOCK_M", "q_start = i * BLOCK_M"
     ),
     "what a query adds left out": (ADDED, "below = q_added[:, None] + ", "below = 0 * q_added[:, None] + "),
+    "random numbers of the first keys": (
+        DROPS, "k_start // 8 + gl.arange(0, BLOCK_N // 8", "gl.arange(0, BLOCK_N // 8"
+    ),
+    "random numbers of the first worker's rows": (
+        DROPS, "first_query = q_start + WORKER * 64", "first_query = q_start"
+    ),
+    "the lower half of a random word twice": (DROPS, "(words >> 16).to(gl.int16)", "words.to(gl.int16)"),
+    "random words in another order": (DROPS, "gl.join(w0, w2), gl.join(w1, w3)", "gl.join(w0, w1), gl.join(w2, w3)"),
+    "random numbers with signs": (DROPS, "apart(draws.to(gl.int32) & 0xFFFF)", "apart(draws.to(gl.int32))"),
+    "nothing made up for what is dropped": (DROPS, "0.0, 1 / l) * rescale", "0.0, 1 / l)"),
+    "backward, random numbers of the first worker's keys": (
+        DROPS_BACK, "q_start, k_start + WORKER * 64, BLOCK_M)", "q_start, k_start, BLOCK_M)"
+    ),
+    "dropped weights in dV": (DROPS_BACK, KEPT_ALONE.format("p"), "tl.abs(p)"),
+    "the gradient of dropped weights": (DROPS_BACK, "used * (dp * rescale)", "tl.abs(p) * (dp * rescale)"),
+    "weights with their sign": (DROPS_BACK, "tl.abs(p) * delta", "p * delta"),
+    "dV that is not rescaled": (DROPS_BACK, "(dv * rescale)", "dv"),
+    "wide heads' dropped weights in dV": (DROPS_WIDE, KEPT_ALONE.format("used"), "tl.abs(used)"),
+    "wide heads' marks on the other weights": (DROPS_WIDE, "marked(p, 0), marked(p, 1)", "marked(p, 1), marked(p, 0)"),
+    "wide heads' delta that is not rescaled": (DROPS_WIDE, "delta * (1 / rescale)", "delta"),
+    "wide heads' random numbers of the next keys": (
+        DROPS_WIDE, "q_start, k_start, BLOCK_M)", "q_start, k_start + 64, BLOCK_M)"
+    ),
 }  # fmt: skip
 PASSED = {fault for fault in FAULTS if "passed by" in fault}  # shown by more than 64 columns
 OF_WIDE_HEADS = {"wide sums that are never rescaled"}  # in a file for all heads
@@ -149,7 +175,7 @@ def test_the_suite_passes_without_a_fault(name: str, tmp_path: Path) -> None:
 @needs_hopper
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_suite_fails_on(fault: str, tmp_path: Path) -> None:
-    wide = FAULTS[fault][0] == WIDE or fault in OF_WIDE_HEADS
+    wide = FAULTS[fault][0].endswith("/hopper_wide.py") or fault in OF_WIDE_HEADS
     code, said = run(faulty(*FAULTS[fault], tmp_path), WIDE_CASE if wide else CASE)
     if code is None:
         assert fault in ENDLESS, "the suite has no end"

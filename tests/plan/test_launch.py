@@ -292,12 +292,15 @@ def test_each_tile_of_keys_has_its_place_and_late_keys_end_a_run(
     [
         ("mask: [causal]", None),  # with two stages of keys whenever there are many tiles
         ("mask: [causal]\nscore: [log_decay]", 1536),
+        # random numbers are exchanged in the memory of the second stage
+        ("mask: [causal]\ndropout: true", "2**31 if seed is None else 0"),
+        ("mask: [causal]\nscore: [log_decay]\ndropout: true", 0),  # too many parameters, too
         # its parameters leave no room for a second stage
         ("layout: packed\nmask: [causal, sliding_window: {size: runtime}]\nscore: [log_decay, expr: score + x]\n"
          "inputs: {x: {axes: [batch, head, query], grad: true}}", 0),
     ],
 )  # fmt: skip
-def test_kernels_with_sums_take_tiles_in_turns_where_walks_are_short(text: str, most: int | None) -> None:
+def test_kernels_with_sums_take_tiles_in_turns_where_walks_are_short(text: str, most: int | str | None) -> None:
     of = plan.build(spec.loads(f"name: mine\ndescription: A trial.\n{text}\n", Path(), shown="mine.yaml"))
     assert of.hopper and of.hopper.backward
     told = {one.name: one.given for one in of.hopper.backward.launched[1].parts}

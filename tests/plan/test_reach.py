@@ -55,8 +55,8 @@ def test_calls_tell_how_far_they_see_where_they_give_the_window(tmp_path: Path) 
     assert found.tables.reach["forward"] == {64: 2000, 128: 100}
     assert {*found.tables.reach["forward"]} <= {*found.tables.faster["forward"]}
     # no kernels for Hopper GPUs depend on it
-    dropped = planned(tmp_path, "mask: [causal, sliding_window: {size: runtime}]\ndropout: true")
-    assert dropped.far == ""
+    portable = planned(tmp_path, "mask: [causal, sliding_window: {size: runtime}]\ntargets: [portable]")
+    assert portable.far == ""
 
 
 @pytest.mark.parametrize(("window", "hopper"), [(1, False), (99, False), (128, True), (100_000, True)])

@@ -57,7 +57,7 @@ class Analysis:
     @property
     def joined(self) -> bool:
         """Whether mixed and full tiles share a loop, the mask under a branch that the assembler has to live with."""
-        return self.by_query.weight not in tiles.LOADING
+        return self.by_query.weight not in tiles.APART
 
     @property
     def scale_log2(self) -> str:

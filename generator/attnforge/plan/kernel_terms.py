@@ -284,12 +284,16 @@ class KernelTerms(KernelInputs):
     @cached_property
     def weight(self) -> Weight:
         """The class of the variant by what its terms load and compute; tables of tiles are kept for each class."""
-        many = [access for access in self.accesses if access.form in ("pair", "entry")]
-        if self.spec.dropout or any(access in self.scored or access.block == 1 for access in many):
-            return "heavy"
         rows = [access.input for access in self.accesses if access.form == "row"]
-        if floats := [given for given in rows if given.dtype == "float"]:
-            return "rows" if all(map(self.reachable, floats)) and not many else "heavy"
+        floats = [given for given in rows if given.dtype == "float"]
+        many = [access for access in self.accesses if access.form in ("pair", "entry")]
+        of_blocks = not floats and all(access.block > 1 and access not in self.scored for access in many)
+        if (many and not of_blocks) or not all(map(self.reachable, floats)):
+            return "heavy"
+        if self.spec.dropout:
+            return "drawn"
+        if floats:
+            return "rows"
         if many:
             return "blocks" if all(access.block >= 128 for access in many) else "small_blocks"
         if rows:

@@ -21,6 +21,10 @@ def _in_gluon() -> Iterator[tuple[str, str]]:
     yield "at", "number of tiles so far: the current one has stage at % STAGES, in round at // STAGES"
     yield "phase", "phase bit: the lowest bit of the round, by which a wait tells it from the previous one"
     yield "ends", "number of tiles so far that reach into the next sequence"
+    yield "eighth", "the number of a key divided by eight: that many keys share a call of the random number generator"
+    yield "words", "four words of 32 bits, the result of a call"
+    yield "draws", "a random number of 16 bits for each weight: dropout drops it if that is less than drop_below"
+    yield "CALLS", "the layout in which threads call the generator, each for draws of its own"
     yield (
         "v_come, come",
         "the barrier for the arrival of such a tile, in which the loader clears rows before workers see it",
@@ -74,6 +78,8 @@ def forward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "before", "the stage of the previous tile"
     yield "turns", "for each of three workers, the barrier at which it waits for its turn to issue products"
     yield "packed", "the weights of the previous tile, two in each int32"
+    yield "dropout", "what a worker draws random numbers from, and drop_below"
+    yield "first_query", "first row of a worker's queries"
     yield "OVERLAPPED", "whether the product with the previous values keeps running while weights are computed"
     yield "rest", "tiles of keys before this index remain"
     yield (
@@ -175,6 +181,7 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
 def wide(plan: Plan) -> Iterator[tuple[str, str]]:
     """Names of hopper_wide.py: there groups of warps hand on what workers exchange in hopper_backward.py."""
     yield "weights", "dS / (dP - delta), [64, BLOCK_M], stored as [16, 256] in the order of threads"
+    yield "factor", "weights as stored; with dropout, those kept times rescale, or dS with a mark, its last bit"
     yield "weights_ready, weights_free", "barriers that signal that these are stored, and that they may be overwritten"
     yield "below", "-delta in each row of a tile of scores; a product adds dp to it"
     yield "dp_less_delta", "dp - delta, in the order of threads"

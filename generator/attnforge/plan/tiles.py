@@ -136,10 +136,11 @@ def widest(latent: bool) -> tuple[int, int]:
     return LATENT if latent else WIDEST, WIDEST
 
 
-Weight = Literal["bare", "plain", "sloped", "capped", "marks", "heavy", "rows", "small_blocks", "blocks"]
+Weight = Literal["bare", "plain", "sloped", "capped", "marks", "heavy", "drawn", "rows", "small_blocks", "blocks"]
 """Classes of terms by what they load and compute; `tiles.yaml` describes each one."""
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
-LOADING: tuple[Weight, ...] = ("heavy", "small_blocks", "blocks")  # those whose terms or masks load values of pairs
+APART: tuple[Weight, ...] = ("heavy", "drawn", "small_blocks", "blocks")  # mixed and full tiles have loops of their own
+_FAR_OR_NEAR: tuple[Weight, ...] = ("heavy", "small_blocks", "blocks")  # limits hold however far queries see
 
 
 @functools.cache
@@ -168,7 +169,7 @@ def tables(
     least: dict[str, dict[int, int]] = {}
     layers += (f"given_{weight}", *((f"packed_given_{weight}",) if packed else ())) if given else ()
     layers += (added, *((f"packed_{added}",) if packed else ())) if added else ()
-    for layer in (*layers, *(("left", f"left_{weight}") if reach and weight not in LOADING else ())):
+    for layer in (*layers, *(("left", f"left_{weight}") if reach and weight not in _FAR_OR_NEAR else ())):
         for its, limits in found["faster"].get(layer, {}).items():
             faster[its] = {
                 _columns(n): tuple(keys) if isinstance(keys, list) else (keys,) for n, keys in limits.items()

@@ -79,6 +79,7 @@ class Backward(Weights):
             *(dataclasses.replace(q, condition="") for q in p.given(terms)),
             *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.sums.all),
             *p.skipped("k"),
+            *p.dropped(),
             *(Parameter(name, "i32", name) for name in _ORDER),
             *p.constants("GROUP", "D", "DV", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "STAGES", "K_STAGES"),
         )
@@ -92,7 +93,8 @@ class Backward(Weights):
     def step(self) -> Step:
         """The function that handles one tile of queries."""
         results = ("at", "dk", "dv", *self.sums.carried)
-        own = (*results, "keys_of", "v_tile", *self._start(self.sums.step), "exchange", "queries")
+        start = self._start((*self.sums.step, *self._dropping["drawn"]))
+        own = (*results, "keys_of", "v_tile", *start, "exchange", "queries")
         constants = ("BLOCK_M", "BLOCK_N", "BLOCK_D", "STAGES", "SCORES", "OUT", "WORKER")
         return Step("accumulate", results, own, self._given(own), constants, False, self._masks_all)
 
@@ -187,7 +189,7 @@ class Backward(Weights):
             *self.walk.blocks,
             *sums.stored,
         )
-        stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", a.kv_heads, *names(p.storage.rows("k"))}
+        stored = {"dk_ptr", "dv_ptr", "scale", "Hq", "k_len", a.kv_heads, *names(p.storage.rows("k"), a.rescale)}
         given = ("keys", "turns", "exchange", "queries")
         constants = ("D", "DV", "BLOCK_D", "BLOCK_DV", "K_STAGES", "WORKERS")
         share = ("tile * WORKERS + WORKER", "room * WORKERS", "WIDE")
@@ -195,9 +197,13 @@ class Backward(Weights):
         read = stored | names(*self.order.given)
         work = self._role("arguments", body, read, given, constants, cleared, walk=self.walk)
         loader, adder = self.loader, self._adder
+        v_tile, weighing = held_values.texts(self.holds_values)
+        early, late, behind = self.dropout.issued(Statement("weighing", weighing))
         blocks: dict[str, tuple[Block, ...]] = {
             **self._scoring,
             "stage": self._stage,
+            "weighing": early,
+            "weighing_late": late,
             "place_found": self.order.found,
             **work.blocks("work"),
             **loader.blocks("load"),
@@ -217,7 +223,10 @@ class Backward(Weights):
             "load_results": ", ".join(("at + 1", *self._load_results[1:])),
             "results": ", ".join(("at + 1", *self.step.results[1:])),
             **self._factors,
-            **held_values.texts(self.holds_values),
+            "v_tile": v_tile,
+            "behind": behind,
+            "used": self.dropout.weights,
+            "dv": self.dropout.dv,
             "ones": self._ones,
             "heads": self.order.named,
             "place_takes": ", ".join(("place", *self.order.takes)),
@@ -252,6 +261,7 @@ class Backward(Weights):
             "scored": self._scored,
             **self._hiding,
             "sloped": self._sloped,
+            **self._dropping,
             "summed": self.sums.step,
             "eighths": self.sums.eighths,
             "barriers": (Statement("come", "barriers(1, 1).index(0)"),) if self.cut else (),

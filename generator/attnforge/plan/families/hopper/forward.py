@@ -18,6 +18,7 @@ from ..partition import numbers_first, partition
 from ..portable import rows_of_keys
 from . import copies, steady_rows, tile_order
 from .additions import Added
+from .dropout import Dropout
 from .scores import scaled
 from .tile_order import Order
 from .vectors import BEGIN_READY, ENOUGH, IN_LINE, READY, Vector, hand_on, taken, vectors, wait
@@ -43,6 +44,11 @@ class Forward:
     def terms(self) -> KernelTerms:
         """The spec's terms."""
         return self.shared.analysis.by_query
+
+    @property
+    def dropout(self) -> Dropout:
+        """The spec's dropout."""
+        return Dropout(self.shared.spec)
 
     @property
     def cut(self) -> bool:
@@ -98,6 +104,7 @@ class Forward:
             *p.given(self.terms),
             *p.skipped("q"),
             *p.sunk(),
+            *p.dropped(),
             *(Parameter(name, "i32", name) for name in self.order.numbers),
             *p.constants("D", *keys.constants, *(name for name in TILED if name != "PRECISION"), *_STAGED),
         )
@@ -145,13 +152,15 @@ class Forward:
         share = ("tile * WORKERS + WORKER", "room * WORKERS", "WIDE")
         cleared = tuple(programs.cleared(a, "q", [("out", "DV")], share)) if self.cut else ()
         scaled, scale = ((IN_LOG2,), "scale_log2") if self._in_log2 else ((), a.scale_log2)
+        packed = (*self.step.packed, *(bundle.packed for bundle in self.dropout.bundle))
         loads = (a.begin, *map(_of_worker, programs.rows("q")), *scaled, *map(_shaped, terms.loads("program")))
-        own = needed(loads, {"row"} | reads((*self.walk.range, *self.step.packed, *start, *self._begun)))
+        loads += self.dropout.first_query
+        own = needed(loads, {"row"} | reads((*self.walk.range, *packed, *start, *self._begun)))
         lengths = needed(loads, reads((*self.loops.range, *self.read)))
-        stored = {"out_ptr", "lse_ptr", "q_len", "Hq", *names(p.storage.head_rows, p.storage.rows("q"))}
+        stored = {"out_ptr", "lse_ptr", "q_len", "Hq", *names(p.storage.head_rows, p.storage.rows("q"), a.rescale)}
         loaded = reads((*lengths, *self.loops.range, *self._load_keys, *self.read))
         kept = steady_rows.blocks(a, scale, self.steady)
-        worked = reads((*cleared, *own, *kept["grows"], *start, *self.step.packed, *self.walk.range))
+        worked = reads((*cleared, *own, *kept["grows"], *start, *packed, *self.walk.range))
         copied = names(order.there, p.storage.coordinates("q", "h", "q_start"))
         entered = needed(order.found, copied | loaded | order.read)
         enter = needed(order.handed, names(order.there) | {"h", "q_start"} | stored | worked)
@@ -187,12 +196,14 @@ class Forward:
             "pivot": steady_rows.pivot(p.spec),
             **kept,
             "shrunk": self._shrunk,
+            "drawn": self.dropout.drawn_by_rows,
+            "dropped": self.dropout.dropped,
             "work_unpacked": (work.bundle, *numbers, *order.bundle),
             "enter": enter,
             "cleared": cleared,
             "own": own,
             "start": start,
-            "visit": (*self.step.packed, *self.walk.blocks),
+            "visit": (*packed, *self.walk.blocks),
             "empty": softmax.empty(p.spec),
             "load_unpacked": (load.bundle, *numbers_of_loader, *order.bundle),
             "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
@@ -222,6 +233,7 @@ class Forward:
             "twice": "True" if self.steady and not self.cut else "",
             "scale_log2": scale,
             "adds": str(bool(self.begin)),
+            "rescale": a.rescale,
             "vectors": "".join(f", {name}" for name in (*self._barriers, *(vector.buffer for vector in self.handed))),
             "takes": ", ".join((*self._taken, "mixed")),
             "load_keys_takes": ", ".join(self._load_keys_takes),
@@ -294,7 +306,8 @@ class Forward:
     @property
     def _first_taken(self) -> tuple[str, ...]:
         """The arguments for the first tile of keys of a walk."""
-        return ("at", "m", *self._followed, "l", *_RUNNING, *targets(self._begun), *_FIXED)
+        dropout = (bundle.name for bundle in self.dropout.bundle)
+        return ("at", "m", *self._followed, "l", *_RUNNING, *targets(self._begun), *dropout, *_FIXED)
 
     @property
     def _taken(self) -> tuple[str, ...]:

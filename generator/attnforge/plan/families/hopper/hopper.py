@@ -13,9 +13,10 @@ from ...parameters import Function, Kernel, jitted
 from ...shared_parameters import SharedParameters
 from ...statements import code_names
 from ...storage import of_all_rows
-from . import additions
+from . import additions, dropout
 from .additions import Added
 from .backward import Backward
+from .dropout import Dropout
 from .forward import Forward
 from .scores import OF_SCORES
 from .wide import Wide
@@ -92,13 +93,26 @@ class Hopper:
         return tuple(sorted(_named(kernels) & self.known - _OWN - OF_SCORES | {"LOG2E", *more}))
 
     @property
+    def helpers(self) -> frozenset[str]:
+        """The functions of hopper.py that not all such files have, but templates print."""
+        called = self.called(self.launched)
+        return called | (dropout.CALLED if called & dropout.NAMES else frozenset())
+
+    @property
+    def host_functions(self) -> tuple[str, ...]:
+        """The functions of launch.py that launches of these kernels call as well."""
+        states = self.shared.analysis.query_states
+        listed = ("_query_lists",) if states and not states.ranged else ()
+        return (*listed, *(("_drop_below",) if self.shared.spec.dropout else ()))
+
+    @property
     def of_scores(self) -> frozenset[str]:
         """The functions of expressions for which hopper.py has faster ones, on tiles of scores."""
         return self.called(self.launched) & OF_SCORES
 
     def called(self, kernels: Iterable[Kernel]) -> frozenset[str]:
         """The functions of hopper.py that the terms of some kernels call."""
-        return _named(kernels) & (OF_SCORES | {"apart", "of_registers"})
+        return _named(kernels) & (OF_SCORES | dropout.NAMES | {"apart", "of_registers"})
 
 
 def _of_all_rows(given: Analysis) -> SharedParameters:
@@ -119,10 +133,10 @@ def _named(kernels: Iterable[Kernel]) -> frozenset[str]:
 def build(p: SharedParameters, known: frozenset[str]) -> Hopper | None:
     """The Hopper kernels of a variant, if it has any; `known` are the names that kernels.py defines.
 
-    None if the spec leaves them out; not yet with dropout or with heads wider than 512.
+    None if the spec leaves them out; not yet with heads wider than 512.
     """
     spec = p.spec
-    if "hopper" not in spec.targets or spec.dropout or spec.latent or not spec.algorithm.backward:
+    if "hopper" not in spec.targets or spec.latent or not spec.algorithm.backward:
         return None
     functions = jitted("hopper/packed", "clear_rows", "clear_behind") if p.storage.cut else ()
-    return Hopper(p, functions, known)
+    return Hopper(p, (*functions, *Dropout(spec).functions), known)

@@ -48,15 +48,24 @@ class Sums:
         return (*self.keys, *self.rows)
 
     def turns_to(self, parts: Sequence[Parameter]) -> int | None:
-        """Up to how many queries programs with such parameters take tiles in turns; None: whatever their number."""
+        """Up to how many queries programs with such parameters take tiles in turns; None: whatever their number.
+
+        Calls with dropout never do: workers exchange random numbers through the memory of a second stage of keys.
+        """
+        return 0 if self.shared.spec.dropout else self._turns_to(parts)
+
+    def _turns_to(self, parts: Sequence[Parameter]) -> int | None:
         if not self.keys:
             return None
         return _TURNS_TO if sum(q.type != "constexpr" for q in parts) <= _PARAMETERS else 0
 
     def told(self, parts: Sequence[Parameter]) -> tuple[Parameter, ...]:
         """The parameter that passes this number to the host, which computes the tiles that programs take."""
-        most = self.turns_to(parts)
-        return () if most is None else (Parameter("turns_to", "constexpr", str(most)),)
+        most = self._turns_to(parts)
+        text = "" if most is None else str(most)
+        if self.shared.spec.dropout and most != 0:
+            text = f"{text or '2**31'} if seed is None else 0"
+        return (Parameter("turns_to", "constexpr", text),) if text else ()
 
     @property
     def carried(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from ...positions import BEGIN
 from ...shared_parameters import SharedParameters
 from ...statements import Block, Statement, names, needed, reads, targets
 from .additions import Added
+from .dropout import Dropout
 from .scores import scaled
 from .sums import Sums
 
@@ -39,6 +41,27 @@ class Weights:
         return Sums(self.shared)
 
     @property
+    def dropout(self) -> Dropout:
+        """The spec's dropout."""
+        return Dropout(self.shared.spec)
+
+    @property
+    def _weights(self) -> str:
+        """Text of the weights, whether or not dropout keeps them."""
+        return self.dropout.unsigned
+
+    @property
+    def _dropping(self) -> dict[str, tuple[Block, ...]]:
+        """The statements of a step for dropout, by their place."""
+        drops = self.dropout
+        return {
+            "drawn": drops.drawn_by_keys,
+            "dropped": drops.signed,
+            "used": drops.used,
+            "derived": drops.derived(self._factors["weight"], sloped=bool(self._sloped)),
+        }
+
+    @property
     def _masks_all(self) -> bool:
         """True if all tiles apply the mask: a branch costs more than one comparison, and takes registers from slopes.
 
@@ -54,7 +77,8 @@ class Weights:
         """The names that terms read and no step changes; a step is given its `own` as well."""
         terms = self.terms
         loads = (*self._step_loads, *terms.loads("mask"))
-        read = reads((*self._inward, *terms.visible(apart=True), *loads)) | names(self._exponent)
+        dropout = itertools.chain.from_iterable(self._dropping.values())
+        read = reads((*dropout, *self._inward, *terms.visible(apart=True), *loads)) | names(self._exponent)
         scale = "scale_log2" if self._in_log2 else "scale"
         lengths = (name for name in ("q_len", "k_len") if name in reads((*self._scored, *self._masked)))
         fixed = tuple(dict.fromkeys((*lengths, scale, "k_pos", *self.sums.read)))
@@ -129,7 +153,7 @@ class Weights:
         If inputs are learned, slopes are 1.
         """
         slopes = () if self.terms.sums else self.terms.outward
-        return (Statement("ds", "p", label="still without the factor dP - delta"), *slopes) if slopes else ()
+        return (Statement("ds", self._weights, label="still without the factor dP - delta"), *slopes) if slopes else ()
 
     def _laid_out(self, statement: Statement) -> Statement:
         """A statement about the rows of a tile, with layouts for vectors; a worker has 64 of the keys."""

@@ -1,0 +1,640 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/gpt2_dropout.yaml
+#   content hash  f03bce152178b0ec
+#   text hash     540a388f56a30189
+#   render with   attnforge render specs/gpt2_dropout.yaml
+"""The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
+
+Programs take items in turn. An item is a tile of BLOCK_M queries, or a pair of a late and an early tile. Late tiles of
+a group of heads come first; if all tiles have the same amount of work, one head follows the other. In each program one
+warp loads, and each worker, a group of four warps, computes 64 of the queries:
+
+    load_tiles   waits until a buffer stage is free, then has the next tile of keys or values copied into it
+    work         for each tile of keys: issues the product for its scores and, without waiting, the product that adds
+                 the weighted values of the previous tile; then computes the weights of the current tile
+
+A stage is ready when all its bytes have arrived, and free when every worker is done with it; each has a barrier.
+Tiles of keys are visited from the last to the first: mixed tiles, then full ones.
+
+Layouts
+    SCORES     [64, BLOCK_N] in registers, the result layout of a product; a quad of threads holds a row
+    OUT        [64, BLOCK_DV], likewise
+    WEIGHTS    [64, BLOCK_N] as the left operand of the product that computes OUT
+    SUMS       [64, 8]: each thread adds up its own columns of SCORES
+    WIDE       [64, BLOCK_DV], 16 bytes of a row in each thread, for stores to memory
+
+Symbols
+    items, per_item    number of items that programs take in turn, and of tiles of queries in each: 1, or 2 for pairs
+    tiles, group       number of tiles of queries of a head, and of heads in a group
+    order              these four, by which `digits` splits numbers
+    place, step        a program's item and the step to its next one, as (group, tile or pair, head within the group)
+    early, half        index of the early tile of an item; which tile of the item is current: 0 for the late one
+    STAGES, Q_STAGES   number of stages of the buffers of keys and of values, and of the buffer of queries
+    queries, buffers   the buffer of queries, and the buffers of keys and of values, with their barriers
+    WORKERS            number of workers in a program
+    WORKER             index of this worker
+    arguments          the kernel parameters that workers need
+    lengths            the kernel parameters that the loader needs
+    terms              a tuple that a worker or the loader builds for its steps: values that no step changes
+    x_buffer           tiles of x in shared memory, one per stage
+    x_ready            for each of its stages, the barrier for the tile's arrival
+    x_free             for each of its stages, the barrier at which all workers report that they are done with the tile
+    scale_log2         scale * LOG2E
+    at                 number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
+    phase              phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    eighth             the number of a key divided by eight: that many keys share a call of the random number generator
+    words              four words of 32 bits, the result of a call
+    draws              a random number of 16 bits for each weight: dropout drops it if that is less than drop_below
+    CALLS              the layout in which threads call the generator, each for draws of its own
+    visits             number of ranges of tiles of keys so far that were not empty
+    low, high          range of the tiles of keys that rows of any worker see
+    begun              number of tiles of queries so far: the current one has stage begun % Q_STAGES
+    ahead              tiles of keys before this index are copied ahead of the queries
+    others             the second operand of the product for scores: a tile of keys, or of queries
+    before             the stage of the previous tile
+    turns              for each of three workers, the barrier at which it waits for its turn to issue products
+    packed             the weights of the previous tile, two in each int32
+    dropout            what a worker draws random numbers from, and drop_below
+    first_query        first row of a worker's queries
+    OVERLAPPED         whether the product with the previous values keeps running while weights are computed
+    rest               tiles of keys before this index remain
+    entries_ptr        None, and unused: only the portable kernel, which shares its launches, reads it
+"""
+
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
+)  # fmt: skip
+
+from . import runtime
+from .kernels import LOG2E, key_tiles, partial_row_sums
+
+copy_tile = runtime.gluon_copy_of_tiles()
+
+
+@gluon.jit
+def digits(n, order):
+    """Split n into (group of heads, tile, head within the group); the head varies fastest, then the tile."""
+    items, tiles, group, per_item = order
+    of_group = tl.cdiv(tiles, per_item)
+    return n // (of_group * group), n // group % of_group, n % group
+
+
+@gluon.jit
+def add_digits(place, step, order):
+    """Add two such numbers, place and step, without a division."""
+    items, tiles, group, per_item = order
+    of_group = tl.cdiv(tiles, per_item)
+    head = place[2] + step[2]
+    carry = (head >= group).to(tl.int32)
+    early = place[1] + step[1] + carry
+    further = (early >= of_group).to(tl.int32)
+    return place[0] + step[0] + further, early - further * of_group, head - carry * group
+
+
+@gluon.jit
+def matrix(buffer, i):
+    """Tile i of a buffer, by rows and columns."""
+    tile = buffer.index(i)
+    return tile.reshape([tile.shape[2], tile.shape[3]])
+
+
+@gluon.jit
+def score_product(rows, others, below, D: gl.constexpr, ADDS: gl.constexpr):
+    """Issue, without waiting, the product of the rows of two tiles, added to `below` if ADDS is true.
+
+    If the last 64 of 256 columns are empty, they are left out.
+    """
+    if rows.shape[1] == 256 and D <= 192:
+        left, right = rows.slice(0, 128, 1), others.slice(0, 128, 1).permute((1, 0))
+        scoring = warpgroup_mma(left, right, below, use_acc=ADDS, is_async=True)
+        left, right = rows.slice(128, 64, 1), others.slice(128, 64, 1).permute((1, 0))
+        return warpgroup_mma(left, right, scoring, is_async=True)
+    else:
+        return warpgroup_mma(rows, others.permute((1, 0)), below, use_acc=ADDS, is_async=True)
+
+
+@gluon.jit
+def pack(p, dtype: gl.constexpr):
+    """Pack weights as `dtype`, two in each int32: as 16-bit values they would be unpacked and repacked at each step."""
+    even, odd = gl.split(p.reshape([p.shape[0], p.shape[1] // 2, 2]))
+    if dtype == gl.bfloat16:
+        return gl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [even, odd], gl.int32, True, 1)
+    else:
+        return gl.inline_asm_elementwise("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", [even, odd], gl.int32, True, 1)
+
+
+@gluon.jit
+def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
+    """Unpack the weights, of type `dtype`, as the left operand of a product."""
+    even = packed.to(gl.uint16).to(dtype, bitcast=True)
+    odd = (packed >> 16).to(gl.uint16).to(dtype, bitcast=True)
+    return gl.convert_layout(gl.join(even, odd).reshape([packed.shape[0], packed.shape[1] * 2]), WEIGHTS)
+
+
+@gluon.jit
+def of_registers(COLUMNS: gl.constexpr, SCORES: gl.constexpr):
+    """[64, COLUMNS], column - row without what a thread's registers have in common: a known constant per register."""
+    column = gl.arange(0, COLUMNS, gl.SliceLayout(0, SCORES)) & ~6
+    return column[None, :] - (gl.arange(0, 64, gl.SliceLayout(1, SCORES)) & 8)[:, None]
+
+
+@gluon.jit
+def apart(x):
+    """Integers made opaque to the compiler, which would pack comparisons of distances into the bits of a word."""
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], gl.int32, True, 1)
+
+
+@triton.constexpr_function
+def operands(result, results, inputs, given="f"):
+    """Constraints of inline PTX with so many results and inputs, floats or words; `=&` marks results written early."""
+    return ",".join([result] * results + [given] * inputs)
+
+
+@triton.constexpr_function
+def watching(count):
+    """PTX that goes on once `count` values of a thread are known; it never loops: no arithmetic gives that NaN."""
+    found = [f"setp.eq{'.or' * (i > 0)}.s32 p, ${count + i}, 0x7fc12345{', p' * (i > 0)};" for i in range(count)]
+    lines = [
+        "{",
+        ".reg .pred p, any;",
+        *found,
+        "again:",
+        "vote.sync.any.pred any, p, 0xffffffff;",
+        "@any bra.uni again;",
+    ]
+    return "\n".join([*lines, *(f"mov.b32 ${i}, ${count + i};" for i in range(count)), "}"])
+
+
+@gluon.jit
+def in_order(x, COUNT: gl.constexpr):
+    """Values x, COUNT per thread, known before what follows begins: only branches stop the assembler hoisting waits."""
+    constraints: gl.constexpr = operands("=&r", COUNT, COUNT, "r")
+    return gl.inline_asm_elementwise(watching(COUNT), constraints, [x], gl.float32, False, COUNT)
+
+
+@triton.constexpr_function
+def shrinking(count):
+    """PTX that multiplies `count` values of a thread by their rows' factors; warps with factors of 1 alone skip it.
+
+    In the result of a product, a thread's values are in two rows: two of the first, two of the second, and so on.
+    """
+    lines = [
+        "{",
+        ".reg .pred p, any;",
+        f"setp.neu.f32 p, ${2 * count}, 1.0;",
+        f"setp.neu.or.f32 p, ${2 * count + 2}, 1.0, p;",
+    ]
+    lines += ["vote.sync.any.pred any, p, 0xffffffff;", *(f"mov.f32 ${i}, ${count + i};" for i in range(count))]
+    lines += ["@!any bra.uni done;", *(f"mul.f32 ${i}, ${i}, ${2 * count + i};" for i in range(count))]
+    return "\n".join([*lines, "done:", "}"])
+
+
+@gluon.jit
+def shrunk(acc, shrink):
+    """The rows of acc, each times its factor; warps in which no row's largest score has grown skip the products."""
+    COUNT: gl.constexpr = acc.shape[1] // 2  # of each of 128 threads
+    return gl.inline_asm_elementwise(
+        shrinking(COUNT), operands("=f", COUNT, 2 * COUNT), [acc, shrink[:, None]], gl.float32, False, COUNT
+    )
+
+
+@gluon.jit
+def as_stored(out, q_tile, WIDE: gl.constexpr, Q_STAGES: gl.constexpr):
+    """A tile of out with 16 bytes of a row in each thread, rearranged in the shared memory of the queries.
+
+    With a single stage the next queries already arrive there: then each warp rearranges its own rows by itself.
+    """
+    if Q_STAGES == 1:
+        return gl.convert_layout(out, gl.BlockedLayout([2, 8], [8, 4], [4, 1], [1, 0]))
+    else:
+        tile = q_tile.slice(0, out.shape[1], 1)
+        tile.store(out)
+        return tile.load(WIDE)
+
+
+@gluon.jit
+def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
+    """Store the first WIDTH columns of the rows of a tile, as far as they lie before row `count`."""
+    row = first + gl.arange(0, x.shape[0], gl.SliceLayout(1, x.type.layout))
+    column = gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
+    inside = (row < count)[:, None] & (column < WIDTH)[None, :]
+    tl.store(ptr + row.to(tl.int64)[:, None] * stride + column[None, :], x.to(ptr.dtype.element_ty), mask=inside)
+
+
+@gluon.jit
+def draw(seed, b, h, row, eighth):
+    """The random numbers of kernels.py, of 16 bits: for each row and eighth those of eight keys, on three axes."""
+    # opaque to the compiler, which would otherwise keep what it derives from the seed in registers between steps
+    seed = gl.inline_asm_elementwise("mov.b64 $0, $1;", "=l,l", [tl.cast(seed, gl.int64)], gl.int64, False, 1)
+    # eight keys share a call: each of the four random words serves two keys
+    w0, w1, w2, w3 = tl.philox(seed, eighth, row, h, b, 7)
+    words = gl.join(gl.join(w0, w2), gl.join(w1, w3))
+    return gl.join(words.to(gl.int16), (words >> 16).to(gl.int16))
+
+
+@gluon.jit
+def draw_by_rows(seed, b, h, q_start, k_start, BLOCK_N: gl.constexpr):
+    """A random number for each weight of 64 queries; each warp draws for the rows of which it has scores."""
+    CALLS: gl.constexpr = gl.BlockedLayout([1, BLOCK_N // 16], [16, 2], [4, 1], [0, 1])
+    row = q_start + gl.arange(0, 64, gl.SliceLayout(1, CALLS))
+    eighth = k_start // 8 + gl.arange(0, BLOCK_N // 8, gl.SliceLayout(0, CALLS))
+    # [64, BLOCK_N // 8, 2, 2, 2]
+    draws = draw(seed, b, h, row[:, None], eighth[None, :])
+    return draws.reshape([64, BLOCK_N])
+
+
+@gluon.jit
+def draw_by_keys(seed, b, h, q_start, k_start, BLOCK_M: gl.constexpr):
+    """A random number for each weight of 64 keys, by keys; each warp draws for the keys of which it has scores."""
+    CALLS: gl.constexpr = gl.BlockedLayout([2, BLOCK_M // 32], [1, 32], [4, 1], [1, 0])
+    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, CALLS))
+    eighth = k_start // 8 + gl.arange(0, 8, gl.SliceLayout(1, CALLS))
+    # [8, BLOCK_M, 2, 2, 2]
+    draws = draw(seed, b, h, row[None, :], eighth[:, None])
+    return draws.reshape([8, BLOCK_M, 8]).permute([0, 2, 1]).reshape([64, BLOCK_M])
+
+
+@gluon.jit
+def kept_by(draws, drop_below):
+    """Mask of the weights that dropout keeps, from their random numbers."""
+    return apart(draws.to(gl.int32) & 0xFFFF) >= drop_below
+
+
+@gluon.jit
+def marked(x, MARK: gl.constexpr):
+    """Floats with MARK as their last bit, 1 if dropout drops their weight."""
+    # in PTX: the compiler would compute the bit from a word of truth values
+    code: gl.constexpr = "or.b32 $0, $1, 1;" if MARK else "and.b32 $0, $1, -2;"
+    return gl.inline_asm_elementwise(code, "=f,f", [x], gl.float32, True, 1)
+
+
+@gluon.jit
+def is_marked(x):
+    """Whether dropout drops the weights of such floats."""
+    return (apart(x.to(gl.int32, bitcast=True)) & 1) != 0
+
+
+@gluon.jit
+def weigh(
+    m, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
+):  # fmt: skip
+    """Compute the weights of one tile of keys, and update `m` and the partial row sums with them."""
+    scale_log2, q_pos = terms
+    # [BLOCK_N]
+    k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
+    if mixed:
+        distance = apart(q_pos[:, None] - k_pos[None, :])
+        keep = distance >= 0  # causal
+        score = tl.where(keep, score, float("-inf"))
+    # [64]
+    m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
+    if OVERLAPPED:
+        m_new = in_order(m_new, 2)
+    # a row that has seen no key yet has m = -inf: subtract the lowest number instead, as -inf - -inf is NaN
+    pivot = tl.maximum(m_new, -3.4028234e38)
+    p = tl.exp2(score * scale_log2 - pivot[:, None])  # [64, BLOCK_N]
+    shrink = tl.exp2(m - pivot)  # [64]
+    l *= gl.convert_layout(shrink, gl.SliceLayout(1, l.type.layout))[:, None]
+    l += gl.convert_layout(partial_row_sums(p), l.type.layout, assert_trivial=True)
+    return m_new, l, p, shrink
+
+
+@gluon.jit
+def attend_first(
+    at, m, l, q_tile, k_start, buffers, dropout, terms, STAGES: tl.constexpr, D: tl.constexpr,
+    BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr
+):  # fmt: skip
+    """Compute the weights of the first tile of keys, which is mixed or may be treated as mixed."""
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    stage = at % STAGES
+    mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
+    below = gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)
+    scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=False)
+    seed, drop_below, b, h, first_query = dropout
+    if seed is not None:
+        # [64, BLOCK_N]
+        draws = gl.convert_layout(draw_by_rows(seed, b, h, first_query, k_start, BLOCK_N), SCORES)
+    score = warpgroup_mma_wait(0, [scoring])
+    mbarrier.arrive(k_free.index(stage), count=1)
+    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
+    if seed is not None:
+        p = tl.where(kept_by(draws, drop_below), p, 0.0)
+    return gl.convert_layout(shrink, gl.SliceLayout(1, OUT)), m, l, pack(p, v_buffer.dtype)
+
+
+@gluon.jit
+def attend(
+    at, visits, acc, packed, m, l, q_tile, k_start, buffers, dropout, terms, STAGES: tl.constexpr,
+    D: tl.constexpr, BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WEIGHTS: tl.constexpr,
+    WORKERS: tl.constexpr, WORKER: tl.constexpr, mixed
+):  # fmt: skip
+    """Update (acc, m, l) with the scores of one tile of keys, and acc with the weighted values of the previous tile.
+
+    Three workers issue their products in turn, so that one worker's softmax overlaps with the products of another.
+    """
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    stage, before = at % STAGES, (at - 1) % STAGES
+    weights = unpack(packed, v_buffer.dtype, WEIGHTS)
+    mbarrier.wait(k_ready.index(stage), at // STAGES & 1)
+    if WORKERS == 3:
+        mbarrier.wait(turns.index(WORKER), at - visits + (WORKER == 0) & 1)
+    below = gl.full([64, BLOCK_N], 0.0, gl.float32, SCORES)
+    scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=False)
+    mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
+    adding = warpgroup_mma(weights, matrix(v_buffer, before), acc, is_async=True)
+    if WORKERS == 3:
+        mbarrier.arrive(turns.index((WORKER + 1) % WORKERS), count=1)
+    seed, drop_below, b, h, first_query = dropout
+    if seed is not None:
+        # [64, BLOCK_N]
+        draws = gl.convert_layout(draw_by_rows(seed, b, h, first_query, k_start, BLOCK_N), SCORES)
+    score = warpgroup_mma_wait(1, [scoring])
+    mbarrier.arrive(k_free.index(stage), count=1)
+    # where that is faster, the product with the values keeps running while weights are computed
+    OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
+    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
+    if seed is not None:
+        p = tl.where(kept_by(draws, drop_below), p, 0.0)
+    acc = warpgroup_mma_wait(0, [adding])
+    # until here the product was reading the registers of the previous weights
+    packed = pack(p, v_buffer.dtype)
+    mbarrier.arrive(v_free.index(before), count=1)
+    shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
+    if OVERLAPPED:
+        acc = shrunk(acc, shrink)
+    else:
+        acc = acc * shrink[:, None]
+    return acc, m, l, packed
+
+
+@gluon.jit
+def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constexpr):
+    """Update acc with the weighted values of the last tile."""
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    before = (at - 1) % STAGES
+    mbarrier.wait(v_ready.index(before), (at - 1) // STAGES & 1)
+    adding = warpgroup_mma(unpack(packed, v_buffer.dtype, WEIGHTS), matrix(v_buffer, before), acc, is_async=True)
+    acc = warpgroup_mma_wait(0, [adding])
+    mbarrier.arrive(v_free.index(before), count=1)
+    return acc
+
+
+@gluon.jit
+def pass_by(at, count, buffers, STAGES: gl.constexpr):
+    """Release the next `count` tiles, in which the rows of this worker see no key."""
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    for _ in tl.range(0, count):
+        stage, phase = at % STAGES, at // STAGES & 1
+        mbarrier.wait(k_ready.index(stage), phase)
+        mbarrier.arrive(k_free.index(stage), count=1)
+        mbarrier.wait(v_ready.index(stage), phase)
+        mbarrier.arrive(v_free.index(stage), count=1)
+        at += 1
+    return at
+
+
+@gluon.jit
+def work(
+    arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    Q_STAGES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
+    WORKER: tl.constexpr
+):  # fmt: skip
+    """Store out and the LSE of 64 queries of each tile of this program."""
+    out_ptr, lse_ptr, q_total, k_total, Hq, scale, seed, drop_below, rescale = arguments
+    items, tiles, group, per_item = order
+    q_buffer, q_ready, q_free = queries
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_DV, 16])
+    WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    SUMS: gl.constexpr = gl.DistributedLinearLayout(
+        [[0, 1], [8, 0]], [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 8]
+    )
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
+    at = 0  # tiles of keys so far
+    visits = 0  # ranges of such tiles so far
+    begun = 0  # tiles of queries so far
+    place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
+    for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
+        for half in tl.range(0, per_item):
+            early = place[1]
+            tile = tl.where(half == 0, tiles - 1 - early, early)
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
+            q_start = tile * BLOCK_M
+            q_offset, q_len = 0, q_total
+            k_len = k_total
+            if (half == 0) | (early < tiles - 1 - early):
+                q_begin = k_len - q_len
+                q_first = q_start + q_begin
+                q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
+                # [64]
+                row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
+                q_pos = row + q_begin
+                scale_log2 = scale * LOG2E
+                first_query = q_start + WORKER * 64
+                # [64, BLOCK_DV]
+                acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
+                # [64]
+                m = gl.full([64], float("-inf"), tl.float32, gl.SliceLayout(1, SCORES))
+                # [64, 8]
+                l = gl.full([64, 8], 0.0, tl.float32, SUMS)
+                stage = begun % Q_STAGES
+                mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
+                q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
+                terms = (scale_log2, q_pos)
+                dropout = (seed, drop_below, b, h, first_query)
+                if BLOCK_N == 64 and WORKERS == 2:
+                    # tiles are as long as the rows of a worker, so each worker has its own range
+                    first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+                    low, high = first, last  # the range of all workers
+                    q_first = tl.minimum(q_first + WORKER * 64, q_last)
+                    q_last = tl.minimum(q_first + 63, q_last)
+                first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+                if BLOCK_N == 64 and WORKERS == 2:
+                    last = tl.minimum(tl.maximum(last, low), high)
+                    first = tl.minimum(tl.maximum(first, low), last)
+                    at = pass_by(at, high - last, buffers, STAGES)
+                if last > first:
+                    k_start = (last - 1) * BLOCK_N
+                    shrink, m, l, packed = attend_first(
+                        at, m, l, q_tile, k_start, buffers, dropout, terms, STAGES, D, BLOCK_N, SCORES, OUT
+                    )  # fmt: skip
+                    at += 1
+                    visits += 1
+                    rest = last - 1  # tiles before this one remain
+                    for j in tl.range(full_last, rest):
+                        k_start = (full_last + rest - 1 - j) * BLOCK_N
+                        acc, m, l, packed = attend(
+                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, dropout, terms, STAGES, D, BLOCK_N, SCORES,
+                            OUT, WEIGHTS, WORKERS, WORKER, mixed=True
+                        )  # fmt: skip
+                        at += 1
+                    rest = tl.minimum(full_last, rest)
+                    for j in tl.range(full_first, rest):
+                        k_start = (full_first + rest - 1 - j) * BLOCK_N
+                        acc, m, l, packed = attend(
+                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, dropout, terms, STAGES, D, BLOCK_N, SCORES,
+                            OUT, WEIGHTS, WORKERS, WORKER, mixed=False
+                        )  # fmt: skip
+                        at += 1
+                    acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
+                if BLOCK_N == 64 and WORKERS == 2:
+                    at = pass_by(at, first - low, buffers, STAGES)
+                if Q_STAGES == 1:
+                    mbarrier.arrive(q_free.index(stage), count=1)
+
+                l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
+                # rows without keys: out is 0, the LSE makes every weight 0
+                share = tl.where(l == 0, 0.0, 1 / l) * rescale
+                out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
+                out = as_stored(out.to(q_buffer.dtype), q_tile, WIDE, Q_STAGES)
+                first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
+                store_rows(out_ptr + first_row * DV, Hq * DV, out, q_start + WORKER * 64, q_len, DV)
+                if Q_STAGES > 1:
+                    fence_async_shared()
+                    mbarrier.arrive(q_free.index(stage), count=1)
+                begun += 1
+                # [64]
+                lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
+                tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
+        place = add_digits(place, step, order)
+
+
+@gluon.jit
+def load_keys(
+    at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES: tl.constexpr
+):  # fmt: skip
+    """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    stage, phase = at % STAGES, at // STAGES & 1
+    mbarrier.wait(k_free.index(stage), phase ^ 1)
+    mbarrier.expect(k_ready.index(stage), k_desc.block_type.nbytes)
+    rows = [b, h, k_offset + k_start, 0]
+    copy_tile(k_desc, rows, k_ready.index(stage), k_buffer.index(stage))
+    mbarrier.wait(v_free.index(stage), phase ^ 1)
+    mbarrier.expect(v_ready.index(stage), v_desc.block_type.nbytes)
+    copy_tile(v_desc, rows, v_ready.index(stage), v_buffer.index(stage))
+
+
+@gluon.jit
+def load_tiles(
+    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr, Q_STAGES: tl.constexpr, WORKERS: tl.constexpr
+):  # fmt: skip
+    """Copy the tiles of queries, keys and values that the workers need, in their order."""
+    q_total, k_total, Hq = lengths
+    items, tiles, group, per_item = order
+    q_buffer, q_ready, q_free = queries
+    at = 0  # tiles of keys so far
+    begun = 0  # tiles of queries so far
+    place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
+    for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
+        for half in tl.range(0, per_item):
+            early = place[1]
+            tile = tl.where(half == 0, tiles - 1 - early, early)
+            head = place[0] * group + place[2]
+            b, h = head // Hq, head % Hq
+            q_start = tile * BLOCK_M
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
+            if (half == 0) | (early < tiles - 1 - early):
+                q_begin = k_len - q_len
+                q_first = q_start + q_begin
+                q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
+                first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+                ahead = first
+                if Q_STAGES == 1:
+                    ahead = tl.minimum(first + 1, last)
+                    for j in tl.range(first, ahead):
+                        k_start = (first + last - 1 - j) * BLOCK_N
+                        load_keys(
+                            at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES
+                        )  # fmt: skip
+                        at += 1
+                stage = begun % Q_STAGES
+                mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
+                mbarrier.expect(q_ready.index(stage), WORKERS * q_desc.block_type.nbytes)
+                for worker in gl.static_range(WORKERS):
+                    rows = [b, h, q_offset + q_start + worker * 64, 0]
+                    copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
+                begun += 1
+                for j in tl.range(ahead, last):
+                    k_start = (first + last - 1 - j) * BLOCK_N
+                    load_keys(
+                        at, k_start, b, h, k_offset, k_desc, v_desc, buffers, STAGES
+                    )  # fmt: skip
+                    at += 1
+        place = add_digits(place, step, order)
+
+
+@gluon.jit
+def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    """COUNT barriers, one for each stage of a buffer; each waits for ARRIVALS arrivals and all expected bytes."""
+    made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(COUNT):
+        mbarrier.init(made.index(i), count=ARRIVALS)
+    return made
+
+
+@gluon.jit(do_not_specialize=["seed", "drop_below", "q_total", "k_total", "Hq", "items", "tiles", "group", "per_item"])
+def forward(
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, seed, drop_below, rescale, q_total, k_total, Hq,
+    items, tiles, group, per_item, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr,
+    Q_STAGES: tl.constexpr
+):  # fmt: skip
+    """Store out and the LSE of all tiles of queries."""
+    WORKERS: gl.constexpr = BLOCK_M // 64
+    q_buffer = gl.allocate_shared_memory(q_desc.dtype, [Q_STAGES * WORKERS, 1, 1, 64, BLOCK_D], q_desc.layout)
+    k_buffer = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
+    v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
+    queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS))
+    buffers = (
+        k_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS),
+        v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1)
+    )  # fmt: skip
+    fence_async_shared()
+    arguments = (out_ptr, lse_ptr, q_total, k_total, Hq, scale, seed, drop_below, rescale)
+    lengths = (q_total, k_total, Hq)
+    order = (items, tiles, group, per_item)
+    # workers get the registers that the loader does not need
+    if WORKERS == 3:
+        gl.warp_specialize(
+            [
+                (work, (
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 0
+                )),
+                (work, (
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 1
+                )),
+                (work, (
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 2
+                )),
+                (load_tiles, (
+                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES,
+                    WORKERS
+                )),
+            ],
+            [4, 4, 1], [160, 160, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (work, (
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 0
+                )),
+                (work, (
+                    arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 1
+                )),
+                (load_tiles, (
+                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES,
+                    WORKERS
+                )),
+            ],
+            [4, 1], [240, 24],
+        )  # fmt: skip

@@ -1,0 +1,71 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/gpt2_dropout.yaml
+#   content hash  06943dd507cd3567
+#   text hash     98515df4b15c4f10
+#   render with   attnforge render specs/gpt2_dropout.yaml
+"""Launches of the kernels of hopper_backward.py and hopper_wide.py."""
+
+import torch
+
+from . import hopper_backward as kernels
+from . import hopper_wide as wide
+from . import runtime
+from .launch import _drop_below
+
+def differentiate(
+    cache, block_m, block_n, warps, stages, q, k, v, dropout_p, seed, scale, out, lse, dout, dlse, delta, dq, dk, dv,
+):  # fmt: skip
+    """Fills in delta, dq, dk and dv."""
+    dq_sum = lse.new_empty(
+        q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
+    )
+    taken = lse.new_empty(1 + dq_sum.numel() // 8192, dtype=torch.int32)
+    runtime.launch(
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta),
+        grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+        from_shapes=lambda: dict(
+            out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
+            q_total=q.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+            BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
+            num_stages=stages,
+        ),
+    )  # fmt: skip
+    if block_n > 64:
+        runtime.launch(
+            cache, kernels.backward, (block_m, block_n),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale), seed, _drop_below(dropout_p),
+             float(65536 / (65536 - _drop_below(dropout_p)))),
+            grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
+            from_shapes=lambda: dict(
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+                BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
+                turns_to=2**31 if seed is None else 0, num_warps=warps, num_stages=stages,
+            ),
+        )  # fmt: skip
+    else:
+        runtime.launch(
+            cache, wide.backward, (block_m, block_n),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale), seed, _drop_below(dropout_p),
+             float(65536 / (65536 - _drop_below(dropout_p)))),
+            grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
+            from_shapes=lambda: dict(
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], DV=v.shape[-1],
+                BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
+                STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
+                turns_to=2**31 if seed is None else 0, num_warps=warps, num_stages=stages,
+            ),
+        )  # fmt: skip
+    runtime.launch(
+        cache, kernels.finish, (block_m, block_n), (dq_sum, taken, dq, float(scale)),
+        grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+        from_shapes=lambda: dict(
+            q_total=q.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
+        ),
+    )  # fmt: skip

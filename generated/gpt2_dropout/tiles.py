@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ccdc0e9c4ed5e75a
-#   text hash     ba8a6f6e97a169fc
+#   content hash  9982b4957b283258
+#   text hash     4f24f489912501f4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 
@@ -94,6 +94,6 @@ TILES_HOPPER = {
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
 HOPPER_IS_FASTER = {
-    "forward": {64: (1024,), 128: (512,), 256: (512,)},
-    "backward": {64: (2048,), 128: (1024,), 256: (2048,)},
+    "forward": {64: (512,), 128: (512,), 256: (512,)},
+    "backward": {64: (512,), 128: (512,), 256: (512,)},
 }

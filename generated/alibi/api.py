@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c29648d54193e04c
-#   text hash     b4abd7b5d3290586
+#   content hash  9a290e82d4d168e0
+#   text hash     2050fee5fdd2bd47
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4146270f9009302c
-#   text hash     e1ec13bf0b92aefc
+#   content hash  1ab8448a0c0a4f89
+#   text hash     883f0d69db4e8ef8
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4622d7e9e1061a52
-#   text hash     5ecd0cf26509d5b3
+#   content hash  a3ecc5eb5b49963a
+#   text hash     eb0ab65c077d28b1
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f4893f0d0a241b17
-#   text hash     b12554fc7131081e
+#   content hash  fc4b2225f68fb907
+#   text hash     39d8ac44f626b4bd
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f86909dd5309ac91
-#   text hash     3030f67c4b4d561a
+#   content hash  13ec538c8de9b8f7
+#   text hash     fe03739e767684c9
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  89a94aa89f163cd0
-#   text hash     5ad6726797a21825
+#   content hash  fbcab00bbd05d65b
+#   text hash     99fe3a88f952b937
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

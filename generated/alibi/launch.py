@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  181211c35a9027e1
-#   text hash     1f0965f1cf03f7e7
+#   content hash  bac5b99e0844dcbc
+#   text hash     a5e15d044d0977b2
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

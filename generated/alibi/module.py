@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  52733897f9bd7462
-#   text hash     791b0aff3921a650
+#   content hash  a5280d236c5a62a8
+#   text hash     6b9e541fc0ace279
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c383f9afd04c5518
-#   text hash     66603efcc3291ab9
+#   content hash  6f9ae9d5f5be7e75
+#   text hash     03041d9959dbbf1f
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

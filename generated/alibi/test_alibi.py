@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  29e9a8e154ce607b
-#   text hash     4582a11a2d245256
+#   content hash  4aa42a1738a33f95
+#   text hash     8924ec146999a1c3
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

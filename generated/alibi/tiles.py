@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  12a2fe967d7d6ad1
-#   text hash     02b92d4005b6ca6f
+#   content hash  a66da21a26584999
+#   text hash     94b62d8bdf19c07f
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

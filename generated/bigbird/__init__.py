@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f00aee657ff01677
-#   text hash     7e3ad19bd7ca846a
+#   content hash  d551f5415809a5a4
+#   text hash     e8ced81af749b910
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

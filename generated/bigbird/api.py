@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  af711fb84e3c6528
-#   text hash     ad5e12071026ce80
+#   content hash  b7088fe917fcc4f4
+#   text hash     db2d0dfde30e4f0d
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

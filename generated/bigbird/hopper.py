@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fe75732f8deeac42
-#   text hash     80ebbe89617dc54f
+#   content hash  a7523a7cc9cdf8f8
+#   text hash     8eaa63890339ae2f
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e8c469f00c93e1ad
-#   text hash     8ee0e0f6dc6162f2
+#   content hash  5acb644d84e62cd6
+#   text hash     13e1e1090aa4fd72
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

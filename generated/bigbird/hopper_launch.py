@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c2f64dac54d07c13
-#   text hash     3ea8c1c9ea3ef0a2
+#   content hash  0427ea3db7cceddc
+#   text hash     418b68d58ef4a2da
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

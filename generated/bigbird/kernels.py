@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e0d8d434b7ad7045
-#   text hash     8283f6df360afd74
+#   content hash  1dcce21446275a4c
+#   text hash     08fdea1b6b423417
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

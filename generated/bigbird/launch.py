@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  751f7d88711be51c
-#   text hash     91f8d258b706bc32
+#   content hash  fc3195033e9553e0
+#   text hash     3013d17dc7319d5e
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

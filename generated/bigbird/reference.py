@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cc49f887d499c59e
-#   text hash     5abbf54f540d1e60
+#   content hash  a35c1fcce71f79aa
+#   text hash     d14c983813ad53f1
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4c73ae5250090c69
-#   text hash     c1ddbd408da22d46
+#   content hash  2536fd79633725f7
+#   text hash     21725e8609d86d4d
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

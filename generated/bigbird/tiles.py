@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  50a7e3f33c458d8f
-#   text hash     c13254e24b721e45
+#   content hash  b5725675e4588326
+#   text hash     dfeadcc40553afc0
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a1d9cfa17b4725e7
-#   text hash     7d7a62f68e494c28
+#   content hash  2a021fe3267f078b
+#   text hash     4ef6a63d5d782176
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

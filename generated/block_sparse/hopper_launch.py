@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0a629bdcea30de1e
-#   text hash     8285e795b102d645
+#   content hash  eff044ce7dc8f028
+#   text hash     408d840fd338d4a8
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

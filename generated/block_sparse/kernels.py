@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  dbce79b5e008cd50
-#   text hash     6cafbfe066acd305
+#   content hash  850909fc33735f10
+#   text hash     17a685d0cbe34d27
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0f8616e3dce17079
-#   text hash     8ea48b596cdd8eee
+#   content hash  d68353ea1a5eb443
+#   text hash     6627621781cb76dc
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d57e012a982fd885
-#   text hash     29290de13f011aa7
+#   content hash  830041b7d9644c52
+#   text hash     3099a4fb82397b4c
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

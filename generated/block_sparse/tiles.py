@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  25df16369e6459c7
-#   text hash     b23c04fc3a874922
+#   content hash  45192783e5712ee0
+#   text hash     d96ddc8ecbf4818d
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

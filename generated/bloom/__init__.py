@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  257519f2e6d487c5
-#   text hash     c88524c31fc52122
+#   content hash  e40302f83bd3ab4f
+#   text hash     875d7f5792e10dfb
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

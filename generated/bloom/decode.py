@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b1ab9e84d361c24b
-#   text hash     e18f4f2cba1b905e
+#   content hash  1127e00f115c9cd9
+#   text hash     0d16fb946f92494d
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

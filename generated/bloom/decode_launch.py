@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  35dfe3487788e37d
-#   text hash     204fb625b7855389
+#   content hash  db477bff3a762229
+#   text hash     3b77b507b9dde063
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eae793041390a0fe
-#   text hash     e3f56c10d8b73c51
+#   content hash  9bd3fbff62a13eea
+#   text hash     c7b28890dad31574
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5c6b485ea4977b1d
-#   text hash     2e68c644b9d92ca6
+#   content hash  fcac988300a96062
+#   text hash     f3229f4b8e468321
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7b4494e0fc4d84ab
-#   text hash     9fd62665749cf8ee
+#   content hash  515e9f201af4efb5
+#   text hash     60ccb5479b7c1435
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

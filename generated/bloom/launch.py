@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  84346db96d98f649
-#   text hash     31bbcf1d19886f8c
+#   content hash  fcc68460b30cdc26
+#   text hash     108a95597b58ba8c
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

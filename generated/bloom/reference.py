@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b783ed2269fae8d9
-#   text hash     6bbb9cb24d620758
+#   content hash  cf62a49e9af74f44
+#   text hash     efcd5e8aad4ea4e9
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

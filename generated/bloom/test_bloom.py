@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4949d6a7e1f2ae32
-#   text hash     2db245bda02b3e0e
+#   content hash  2ddb97b48b922248
+#   text hash     f06d2dfb5d616763
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4af03cac5aaf5049
-#   text hash     459a8abf873509da
+#   content hash  d6eebff8df39d8fb
+#   text hash     9dc4c80057dd953a
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

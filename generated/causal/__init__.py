@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  28170a3f471a7cc8
-#   text hash     7b306b0297e41124
+#   content hash  a8184af3f63864a7
+#   text hash     c5938a37444287f2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

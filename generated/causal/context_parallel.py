@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  30bf35a7ddb26af6
-#   text hash     63281d2f1d7486c4
+#   content hash  bcd3671290a34fc1
+#   text hash     34fe7fd4e14e2afe
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4c35b1496ff96cc1
-#   text hash     f4d69f83a9f7f136
+#   content hash  0bdd8060441511a8
+#   text hash     ba2618b11dc448df
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d5bf0356d665d0dc
-#   text hash     83128575146f32c3
+#   content hash  4a69dab2d5cec3d4
+#   text hash     309ae30b670dcb00
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  94189fc429246f13
-#   text hash     46c85970fb2e3f33
+#   content hash  31ae430f2fa9da08
+#   text hash     8df54dc1f945b44e
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

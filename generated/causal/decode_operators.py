@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f9840e099a2578c6
-#   text hash     3450889adbb77ed8
+#   content hash  2fd546f3dfd61a18
+#   text hash     95e92246f8aa2d4a
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ced42bde5b94e041
-#   text hash     bc91aa8d0aedf713
+#   content hash  81d7dcd93cf95fac
+#   text hash     801a1a15a11a002f
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  86065f696b2c6d99
-#   text hash     b2af0d80567af36a
+#   content hash  ca1a215717ea71fd
+#   text hash     ee76f5c615ce7012
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

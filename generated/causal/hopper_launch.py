@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  513dfb55a4afa0ef
-#   text hash     153681ae4db2d02c
+#   content hash  1cdbf730b7bfa008
+#   text hash     9d7119389312533b
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

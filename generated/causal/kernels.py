@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  80de7c30ea3dcd8a
-#   text hash     74fd9dffc6251015
+#   content hash  b5fbe6c36c1d5e18
+#   text hash     ab24a1c4ce304146
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

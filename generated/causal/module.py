@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  79e916e67fd4bb78
-#   text hash     021b9bb6552037e8
+#   content hash  8d6d5a4f1bbc7179
+#   text hash     23fdb9ece700da6c
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b535c9263a3175fd
-#   text hash     47c8b093c887974e
+#   content hash  d47d09d5c4dbbb81
+#   text hash     68e4ff450be3dcce
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b46be16deec663d4
-#   text hash     34fe4b084ca8bb6a
+#   content hash  1b1b11bbaf4cb8eb
+#   text hash     c15ee45b16bd1fa7
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

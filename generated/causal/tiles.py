@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  65cf5515645c24a5
-#   text hash     f1d115d05893a00b
+#   content hash  f9de2fb5b5fce592
+#   text hash     1284b05699ae9178
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

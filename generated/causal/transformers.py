@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  51931b834bb02a4b
-#   text hash     ae4cc4c2172b05fd
+#   content hash  54642ff7f031ae11
+#   text hash     ecdefacb016920a9
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

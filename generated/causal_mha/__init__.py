@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8f5961239e657552
-#   text hash     3e2cbbe932cc93f7
+#   content hash  42753a265adde65e
+#   text hash     57456a195e8d8ebb
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

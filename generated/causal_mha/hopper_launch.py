@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  827036268c58e721
-#   text hash     ebece1afb4f606ce
+#   content hash  aff519abb3ed3e46
+#   text hash     fee05a42bce06b0b
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c45931c34c7f450b
-#   text hash     da96c9e1aff4546e
+#   content hash  f6ddf70882ad936b
+#   text hash     afa419491d097da4
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

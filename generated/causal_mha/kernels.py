@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4632d9df3e58b9d9
-#   text hash     5a2d4da5362d0d98
+#   content hash  bb0e52e211084b71
+#   text hash     9481876a5695a332
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

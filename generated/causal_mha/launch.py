@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  de65e273e3346f21
-#   text hash     5694b961eec16e04
+#   content hash  bff88255dad60e89
+#   text hash     e4aaa7d8bea140cd
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

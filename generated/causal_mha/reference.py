@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c136e8223a085cad
-#   text hash     6453edfbb6849283
+#   content hash  c982bbedf492e3d5
+#   text hash     738da59eac28ec9c
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ec70ab9718e3cc90
-#   text hash     60c2fe30de99f920
+#   content hash  f5485a081d442cd7
+#   text hash     90085ce8a067967c
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

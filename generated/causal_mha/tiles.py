@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e1d94b13d67cb3ea
-#   text hash     b3904153512b780c
+#   content hash  31356a5ac09d0b1c
+#   text hash     17ef98a36820445b
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

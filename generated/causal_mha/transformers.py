@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  276a482b70605c94
-#   text hash     374715f8641fe6d6
+#   content hash  8a826c317a044acb
+#   text hash     1812b1c9972da50b
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  999903d5889adee8
-#   text hash     f86aabe358653b8a
+#   content hash  7b4df1dcd058a62f
+#   text hash     500c9bbbacf7decb
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e91a560728386fcf
-#   text hash     72538b7b76169733
+#   content hash  830b3b2503c86a49
+#   text hash     437431098469c759
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  67e75531e783b052
-#   text hash     930f6be4495aa082
+#   content hash  d42479c4630c4e4a
+#   text hash     23355a8f3f7e5011
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

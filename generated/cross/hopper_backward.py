@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f503227a91c8b9a2
-#   text hash     1a9167c1cfc5a66a
+#   content hash  edca07f3e4fd3c99
+#   text hash     f3bba29715c5ed04
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e5c4f5fb255d7ab1
-#   text hash     7eab4e62974a0d58
+#   content hash  68fd6e565802f556
+#   text hash     5a32bb219535d2e9
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

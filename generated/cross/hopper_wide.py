@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  21a26525582b8776
-#   text hash     f588ed242e55cf06
+#   content hash  b59edb1ee70d7332
+#   text hash     f041a2d85510773d
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

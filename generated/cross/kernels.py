@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c69196526ebe647b
-#   text hash     d6a63eba5438c1a5
+#   content hash  d9e948b19035dacb
+#   text hash     9e9ddb012edb793d
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

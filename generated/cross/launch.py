@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9e3873d17cb663e3
-#   text hash     6e6dd60f84a92b75
+#   content hash  67e9701d3bfc80d4
+#   text hash     68d3e117153e4eba
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9b47bbdddcc355c2
-#   text hash     82ce738e1d183411
+#   content hash  b478f3107e0c6914
+#   text hash     aacca51e7d7179d7
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

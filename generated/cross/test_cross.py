@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  17bb2ba79ea3e075
-#   text hash     ee94a77bb767462a
+#   content hash  4a989eb0817dccea
+#   text hash     ccbede3710fcd10c
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e1b8d1609d02681f
-#   text hash     b4f69733f699124a
+#   content hash  894f43b5f29e3078
+#   text hash     801db4c5e1dd4866
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

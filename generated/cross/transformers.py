@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0588eb0720d0ca2b
-#   text hash     c97b239e42e373b8
+#   content hash  7e2e0d5893aab181
+#   text hash     9896a9affa8bb1ea
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

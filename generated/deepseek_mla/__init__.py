@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7aa89af7edb3b94c
-#   text hash     41e55961cf00ad45
+#   content hash  c5e94dea420a5181
+#   text hash     61a6a33c23837a9a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ff2f2f6f3f7c9a34
-#   text hash     8f77f7929b889274
+#   content hash  22e55c478be6e513
+#   text hash     35d4901bc23a1586
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

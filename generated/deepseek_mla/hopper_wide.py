@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bb703d7496a3d012
-#   text hash     37fb42cfb6213562
+#   content hash  515eb1fcf32e5fd3
+#   text hash     5c51f811a2e46e02
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

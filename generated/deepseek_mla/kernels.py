@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ffc8ab0d47f42e9d
-#   text hash     183ef062e8160fe5
+#   content hash  4c0bfd669faa2dfb
+#   text hash     a985724a1b4d75de
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

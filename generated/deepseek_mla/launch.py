@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5b67c771de3da769
-#   text hash     c90d2affedbab9f1
+#   content hash  e4d06d2925426b16
+#   text hash     2eddcfd81105b122
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

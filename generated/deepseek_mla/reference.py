@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ef5e68dbd7348052
-#   text hash     bd18a59a9cbd530d
+#   content hash  64f9af89b7fdf301
+#   text hash     034ba84a1dfd9f76
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

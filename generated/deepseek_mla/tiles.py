@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3532fe4675fcf576
-#   text hash     93a0492a7212b6aa
+#   content hash  be650f14452eb2d4
+#   text hash     14db735f7b6c622b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

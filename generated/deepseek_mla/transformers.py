@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ae1a5356f30e8e98
-#   text hash     cfcc86dccd174f06
+#   content hash  6234f2528f29ed9d
+#   text hash     1806481dbaf3f509
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

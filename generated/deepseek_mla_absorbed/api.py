@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  380ba5f75b869d35
-#   text hash     a8fb8c611e4de3a1
+#   content hash  04d402eeb9ca0335
+#   text hash     b0913b2c48667c62
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3c10ac43b263ad5a
-#   text hash     55b5c9a3f1cac608
+#   content hash  4ebac33a7441d53c
+#   text hash     6766271a43a8398e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5ba0cf27c4c3b80c
-#   text hash     f48ce40ee74f5cb6
+#   content hash  cf5246a526814cc0
+#   text hash     89e75e8c50674f5c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; its header has the other names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c2807dc537f18480
-#   text hash     7259d4e5cd296d4b
+#   content hash  6ec7ee5cb9ed5350
+#   text hash     6c9cdc86f37ca0aa
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

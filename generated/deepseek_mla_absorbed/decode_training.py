@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d608f14f55769fd8
-#   text hash     e2b036d6d9b68a91
+#   content hash  ff52e73987b930b9
+#   text hash     58243f80ee72fa58
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

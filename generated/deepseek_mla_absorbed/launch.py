@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  aea3c4f36c0f039d
-#   text hash     76f1de77ac07ece5
+#   content hash  1026088861a39c8e
+#   text hash     fcbbf47891632600
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b74a332c2ff2f175
-#   text hash     4a3729853b3bbdb8
+#   content hash  d8d2535455ec27d1
+#   text hash     b42034d64b956f2a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

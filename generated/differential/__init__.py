@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e77c3fea28b45044
-#   text hash     ba9efde563932e0d
+#   content hash  f099ceb1b72caf36
+#   text hash     2e2eda6b557953f4
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

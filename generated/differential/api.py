@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b27d0e954fd9fee8
-#   text hash     808a6454e7e71c1b
+#   content hash  fc23ad20d14c128d
+#   text hash     1148077577dafc7c
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5f4b1464179bc946
-#   text hash     461a36812cb6fc49
+#   content hash  8037c0f116e9416b
+#   text hash     af3fc3daeeb2ff36
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

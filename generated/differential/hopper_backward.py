@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1b522a5797469770
-#   text hash     d97e93048a23aee1
+#   content hash  f8526b5d61480fe1
+#   text hash     ab8662b4f4deaec7
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

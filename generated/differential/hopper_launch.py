@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a970c9de0aa92b9d
-#   text hash     5cdc00579e620462
+#   content hash  d6e517e8b7fc4ceb
+#   text hash     427ebd4cfa61b45a
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  08f15426250da150
-#   text hash     ad013f39df5ee653
+#   content hash  e767507fe951dd4d
+#   text hash     2b015e39f6aaed9c
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9899d0d561985c75
-#   text hash     8444476de0e13cab
+#   content hash  622e17129d904fba
+#   text hash     7943f23ed3fd5e97
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c86fa4e258d055ce
-#   text hash     bbf32809a81091d6
+#   content hash  cf9be1d718d59658
+#   text hash     2926320ee4cd572d
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4a842ddbefeb7ee8
-#   text hash     a2e990a4471a004a
+#   content hash  73f6fba87e894386
+#   text hash     6e203c7a5267c1bd
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7ca1b39c51b57771
-#   text hash     27871199884e598f
+#   content hash  204751744f515f5e
+#   text hash     f1e01997cfaa0f07
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

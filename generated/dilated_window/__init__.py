@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0ea789488cbdab99
-#   text hash     6ad59856ff569cb9
+#   content hash  d9964b56cc2f76ac
+#   text hash     e95da47ccb4d7e1f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

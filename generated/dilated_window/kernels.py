@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c9579d1ef83ef23d
-#   text hash     bb55581940291b37
+#   content hash  2c53295dcda16e45
+#   text hash     243be428de42ca82
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e04538d280190373
-#   text hash     3b258e4c17df8599
+#   content hash  59823d468c22a540
+#   text hash     0cf6a10a5736fd45
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

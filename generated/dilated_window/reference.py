@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  866a8464fa0daf34
-#   text hash     1717ee09b187b809
+#   content hash  4473ac3f7d36b203
+#   text hash     397b377ac6eb6a5b
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

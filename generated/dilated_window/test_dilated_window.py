@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  91e35a05ad424ed2
-#   text hash     c82cd62309a3033b
+#   content hash  0a060cb886e519da
+#   text hash     33dfc19d7f3ca860
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  907b873d043e7349
-#   text hash     2c2dff3c329665eb
+#   content hash  8794889472b0c403
+#   text hash     fcc40a40c3fd790f
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

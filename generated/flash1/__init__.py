@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7faa1fb926767f29
-#   text hash     cb969f1e2e1f0ba5
+#   content hash  d00be3236913aa50
+#   text hash     14d3dac4a8f77489
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0768fe84ff4e506c
-#   text hash     77601b137713f7cc
+#   content hash  d25696d0d1366c14
+#   text hash     bdeef478db7a913b
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  92416f4f97e0c499
-#   text hash     b3c537fb95820daf
+#   content hash  fd2ddde8d72d6914
+#   text hash     38e6696a80070656
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e0a8205a3f2a51c1
-#   text hash     5348755f4c2173bb
+#   content hash  07c52019715d2acf
+#   text hash     49ae3d446806040a
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fb5228aa8221d9b0
-#   text hash     31a65267584ac8c9
+#   content hash  8283f5bac109a156
+#   text hash     6448994af11f1656
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9db458b4f673ab8f
-#   text hash     28043f5b2e860b29
+#   content hash  ab465d29a1446179
+#   text hash     9c4b0022b6c999ef
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

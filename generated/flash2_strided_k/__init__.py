@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6bf0fa421f9bd0d8
-#   text hash     5c76964bd5c055fd
+#   content hash  cc6a1acaa8c53d2a
+#   text hash     b34ba4277fa61fc1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

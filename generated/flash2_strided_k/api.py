@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ba836891d82f6719
-#   text hash     d3f85d5f9238c7ef
+#   content hash  f1b886f6d99e573c
+#   text hash     f732e2eab878cfb1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d882a5c9f8749ee4
-#   text hash     6f52a033f649b0a9
+#   content hash  9f42bf984ba15a4a
+#   text hash     005896757fe918b7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  cfa7367119f2a1f8
-#   text hash     8ff83c9872ae8141
+#   content hash  6f06575fd45dec44
+#   text hash     9318474c224a1202
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fb97cf7aee195404
-#   text hash     3f36d1651f4cb509
+#   content hash  a9f0e22ccd1e3aa3
+#   text hash     3ad70fad73517112
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  221fa29b5e9e5cfc
-#   text hash     14029e4b3c157821
+#   content hash  0122c39634a91f7e
+#   text hash     df9fefc11b0715fb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

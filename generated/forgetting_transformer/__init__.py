@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9126deaceb35b526
-#   text hash     b031e2e7e140f7a2
+#   content hash  6a31a502e84c4926
+#   text hash     aa00ecdf9135813e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

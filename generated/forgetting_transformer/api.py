@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6382754d90356744
-#   text hash     e80d3d0167b572a0
+#   content hash  931fdc8529676fea
+#   text hash     ec0e6fc09226f43b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

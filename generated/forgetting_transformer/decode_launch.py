@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bea74e6f092822b3
-#   text hash     9c644eb7cb0bbed8
+#   content hash  5d98ebedbd70edcb
+#   text hash     c144e6ab9f165ffc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  68b6192c7b4acb3b
-#   text hash     9ad0edcd0b06a7f1
+#   content hash  bf030a4b224167ac
+#   text hash     629c4d7622602437
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b7fd04143b3562ad
-#   text hash     d369067537bb1987
+#   content hash  0eb3d3831f1e75ce
+#   text hash     2d7efe0d1d169284
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

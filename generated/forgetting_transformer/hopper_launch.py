@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7d0dabd056b63e8d
-#   text hash     a6b124af91a66343
+#   content hash  b090bb21ec5f8c6e
+#   text hash     53ff034d29af33c9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

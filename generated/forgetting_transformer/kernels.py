@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c5ce9865d6cf3d45
-#   text hash     299179fc6c75058e
+#   content hash  0ddd4ba8e2b846e9
+#   text hash     7eaaf583f9bc3dde
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b11f1a25cd620acb
-#   text hash     b715a173de42f1ca
+#   content hash  947e2a7b48dfabc6
+#   text hash     7c662b98142426da
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e5d7a60427ae573d
-#   text hash     693bc254d842ef36
+#   content hash  2f6d77b27d96f345
+#   text hash     8473f27647953d79
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7ebf71435a691c5b
-#   text hash     2447a59ab3b7e519
+#   content hash  6189318dd525dd5a
+#   text hash     7ab9c2ed73acd63e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

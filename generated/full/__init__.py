@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a0d2e0c3e0cc0803
-#   text hash     f16525eee06d5905
+#   content hash  753f7dc199ae2e6f
+#   text hash     c8f5521b556a712e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0525817469dbb4fb
-#   text hash     75e8a6404a2c611a
+#   content hash  fe9d56ec14201d76
+#   text hash     2a90722237f6b0dc
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  72fb4cc56ba474f1
-#   text hash     7274564f66e78e3e
+#   content hash  d044f8a85027bb9b
+#   text hash     657c7d589289589b
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  50de76372e047036
-#   text hash     9e1c766224a810c4
+#   content hash  01ca466695f7a1ee
+#   text hash     df6d90aa9123b6b3
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

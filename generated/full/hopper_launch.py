@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a7880bdcdefe3776
-#   text hash     2bb3c7291a8a6c0b
+#   content hash  8f72842722227527
+#   text hash     557c3c133446dc12
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

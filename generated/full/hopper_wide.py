@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0db1d65f08f079dd
-#   text hash     f732cd80e8461f51
+#   content hash  f89c413699ac8477
+#   text hash     499e797ae197376a
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

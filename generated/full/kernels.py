@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5c58e8148269e472
-#   text hash     ecade0f2c2fe018d
+#   content hash  5b6655c01c344989
+#   text hash     715d2810ee034693
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da95a26f12a38859
-#   text hash     fae5128109f8e639
+#   content hash  024ef7469dec9415
+#   text hash     ef1455f215eb7d41
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8f752ed324f9e604
-#   text hash     4951419e0065e106
+#   content hash  5d4efe7c9752bbb9
+#   text hash     c71225a4f89a745a
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

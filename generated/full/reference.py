@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  785d56c6cc93790d
-#   text hash     ecfd548ab0a6e058
+#   content hash  59cda277de541aaf
+#   text hash     9c4461ee14ce9efb
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c99162e823bee276
-#   text hash     c73d929c640a806d
+#   content hash  cb60a8a1dbad9da6
+#   text hash     cb32288ba861b35d
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

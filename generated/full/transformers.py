@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7b9d171e22e00f3a
-#   text hash     9362e7c5fbe51f20
+#   content hash  85dc15baf1d9d727
+#   text hash     a19792e4f9f8a6c9
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

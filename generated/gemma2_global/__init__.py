@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  12a0144205d0b89c
-#   text hash     855b9c28a62aa5c8
+#   content hash  4c609d0ffd09cabf
+#   text hash     4293feaaecc0d348
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

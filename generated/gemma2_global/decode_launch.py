@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8d76ea7acc2c84ee
-#   text hash     7ba1ac6a6f5c1917
+#   content hash  9d6123e08885922c
+#   text hash     d8be4add2c630f64
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  73b48c0e3f6a01b7
-#   text hash     7bcb5aa13eb439a5
+#   content hash  4fc1abd53797ac54
+#   text hash     a1a5758446d74522
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  77b7ef04c4114222
-#   text hash     82cfa5e7b589054d
+#   content hash  729f1938c7726d11
+#   text hash     13f1cd6cef993b21
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  160c8c8e4021bfa6
-#   text hash     8f16704c2a1286ca
+#   content hash  805137784388d808
+#   text hash     1657f40346bcf8eb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

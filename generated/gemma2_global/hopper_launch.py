@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8b4c230f7432c4fd
-#   text hash     5d0012d8296a5383
+#   content hash  840c727ef8f606c7
+#   text hash     d51b272d162c4ef5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

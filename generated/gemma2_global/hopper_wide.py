@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e609a64c27cf9633
-#   text hash     0673d79b79a5d6f9
+#   content hash  716418e4c50438d9
+#   text hash     7572eb16aa3abf43
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  866d2ac4c4c256d6
-#   text hash     3080e6f698648da9
+#   content hash  b6e287e5936dc858
+#   text hash     3d51a57e5c3d3342
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e565363a9ade5780
-#   text hash     1eb3711719b6f017
+#   content hash  7353c4ec0d9c08ec
+#   text hash     dd8453828df27b1c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

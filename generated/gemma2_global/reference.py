@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3d1e7e8cceef5b66
-#   text hash     0273de6ab29b296c
+#   content hash  c8ede4f4263ea2f5
+#   text hash     ed5c585f422cb3af
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

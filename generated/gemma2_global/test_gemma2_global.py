@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b0c45a320df56ca2
-#   text hash     d03fd12d5200efa1
+#   content hash  d7e79804edf12559
+#   text hash     e8c0a2ee2aa1327d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d860cd0eb6c866f8
-#   text hash     d7eb155b1c4b9bdc
+#   content hash  85a63a433cbb6636
+#   text hash     fb9beeeb27af03e8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

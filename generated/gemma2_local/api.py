@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4304b8fc5b8d0609
-#   text hash     658fadac5dfa7299
+#   content hash  c9b26cdf7ec96b33
+#   text hash     359e8d761e32cae9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

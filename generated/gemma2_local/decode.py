@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  32f5ee08c20540bc
-#   text hash     679b3f253f057512
+#   content hash  4d5144eb2323a9e9
+#   text hash     a0920268ef2ae95b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

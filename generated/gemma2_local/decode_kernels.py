@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5382cec3b3330b7b
-#   text hash     4b420a2353e30e17
+#   content hash  6e181125ef250baf
+#   text hash     89ebd3176e35ddde
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

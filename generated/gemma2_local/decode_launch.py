@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ff6ac2985dc689f0
-#   text hash     273c38577a056a1a
+#   content hash  174c36e21ae9d701
+#   text hash     192197a581c85b63
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

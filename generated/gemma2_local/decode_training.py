@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2715e178cd825ace
-#   text hash     5f8b59befbaa9355
+#   content hash  fb7272959c7fee0d
+#   text hash     8d56b6cd8e937f0a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

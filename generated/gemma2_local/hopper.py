@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8e390d5cf8825a44
-#   text hash     f27bc53a6b6da4cb
+#   content hash  19f3c0019dba0242
+#   text hash     d1e4bdf71fe58263
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  585cee7a8bf067de
-#   text hash     bfbfa80f6345149b
+#   content hash  a1edccb7c845f749
+#   text hash     a3357bdbc4d52a6d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  458ff27d915e751b
-#   text hash     28acca95d2d00c1a
+#   content hash  8cfed0a4251842da
+#   text hash     12f2f8bddb0858ee
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

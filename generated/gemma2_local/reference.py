@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  981c06fc74df31a0
-#   text hash     f689266591c7cbfa
+#   content hash  0879967d5304e43d
+#   text hash     0a711a7660de89b9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a12e3c2572bee2bc
-#   text hash     f9ea6168fc937d5e
+#   content hash  49da0a474527ab11
+#   text hash     86bf55d6fd4eaeb1
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

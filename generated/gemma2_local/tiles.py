@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fd3dc5ade2a7906c
-#   text hash     946625779a45b820
+#   content hash  23013fccaad68616
+#   text hash     717b59f05ca62d6b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f03bce152178b0ec
-#   text hash     540a388f56a30189
+#   content hash  76ff9bf78f4502ae
+#   text hash     afc8641ce35cbce2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -43,7 +43,7 @@ Symbols
     scale_log2         scale * LOG2E
     at                 number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
     phase              phase bit: the lowest bit of the round, by which a wait tells it from the previous one
-    eighth             the number of a key divided by eight: that many keys share a call of the random number generator
+    eighth             index of a group of eight keys, which share a call of the random number generator
     words              four words of 32 bits, the result of a call
     draws              a random number of 16 bits for each weight: dropout drops it if that is less than drop_below
     CALLS              the layout in which threads call the generator, each for draws of its own

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a5fec910228bd3f0
-#   text hash     51f161cf8af0a317
+#   content hash  c1d7de955bbc2b2b
+#   text hash     88e828b767201ba6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -10,9 +10,9 @@
     backward     computes dK and dV of tiles of BLOCK_N keys, and their share of dQ; in Gluon
     finish       turns the accumulator into dQ
 
-At head sizes up to 64 with many tiles of keys, programs of `backward` may be persistent: each takes the next tile that
-no program has taken. Otherwise each has one tile. In each program one warp loads, one adds to dQ, and two workers of
-four warps each own 64 of a tile's keys:
+In calls without dropout, at head sizes up to 64 with many tiles of keys, programs of `backward` may be persistent: each
+takes the next tile that no program has taken. Otherwise each has one tile. In each program one warp loads, one adds to
+dQ, and two workers of four warps each own 64 of a tile's keys:
 
     load_tiles   waits until a buffer stage is free, then has the next tile of keys and values, or of queries and dout,
                  copied into it, even while workers still store the results of the previous tile of keys

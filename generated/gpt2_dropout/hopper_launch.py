@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  06943dd507cd3567
-#   text hash     98515df4b15c4f10
+#   content hash  c732225d316addb8
+#   text hash     93fb1f879fa96eeb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  415c0edbb4497bcc
-#   text hash     abd7b9df37c04815
+#   content hash  8d32ec9c052cb572
+#   text hash     48342afab49803f0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

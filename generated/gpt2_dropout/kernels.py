@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b48b0ac84bb98ec2
-#   text hash     13c4357628645997
+#   content hash  106a39dd865c5e4a
+#   text hash     25300230026fec02
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

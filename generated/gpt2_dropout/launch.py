@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  58b961e7ea6047a8
-#   text hash     e5ad33794eb695d4
+#   content hash  669995f48d91b7e9
+#   text hash     53a26ba19a4eece1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

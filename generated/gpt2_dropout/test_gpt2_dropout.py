@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3909b24bbf3b9a74
-#   text hash     b4241d8125a78e99
+#   content hash  7a56c5b4eef5e6a7
+#   text hash     f94ea9a34f94dc38
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

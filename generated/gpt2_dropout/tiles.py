@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9982b4957b283258
-#   text hash     4f24f489912501f4
+#   content hash  6e47e2c097429ba5
+#   text hash     6e58184c5f8ba616
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

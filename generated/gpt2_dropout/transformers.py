@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6c0ae4f587032cb6
-#   text hash     d618fc8d9907580c
+#   content hash  7c3d338fa4d2afbc
+#   text hash     134a3696aaef04f0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  da34ed44d0ed689b
-#   text hash     2ac53b7c22fa61b8
+#   content hash  d8c638e15b9a78a7
+#   text hash     54be8bdd7977e272
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

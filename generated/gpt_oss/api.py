@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7f5d3c8af6cdf35d
-#   text hash     4dfd7a47e0b6957f
+#   content hash  316f76cfad2d8203
+#   text hash     9f52698bbde589cc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  02a3f2228ca79f37
-#   text hash     302e10e804b17e73
+#   content hash  49316d42c00aade0
+#   text hash     58b165ded3c1149e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2e424c7b801d37ea
-#   text hash     81bb68ecdd7d5350
+#   content hash  6afc3c70ee782a34
+#   text hash     9a158475dd5594dd
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  56bb275b84e095f0
-#   text hash     182a6195c9feebd7
+#   content hash  dc2e42faff4287a2
+#   text hash     a5cc7d066e5f9d66
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

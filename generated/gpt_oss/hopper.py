@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  62f4049c6cb2300b
-#   text hash     06deafa3706744f7
+#   content hash  db58317543acff32
+#   text hash     e92ec4cb9fcbf6aa
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e04a154504362398
-#   text hash     ae265d60447d089e
+#   content hash  d7e4d0d7d763bf0d
+#   text hash     32115ba4b266f705
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

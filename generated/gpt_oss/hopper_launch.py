@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ca9b08cf8e63f84a
-#   text hash     944c0b383dd3d6c8
+#   content hash  6f0a055bcd784394
+#   text hash     af99438aa771a1cc
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0843cae04b4ca8ed
-#   text hash     43e438ba4a1d5812
+#   content hash  f06683379e76612e
+#   text hash     25f1698b75e82b5e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bc1c298adb87aa9b
-#   text hash     e0f867b0f1817555
+#   content hash  a3e65fb16d909164
+#   text hash     024b70d056dea441
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

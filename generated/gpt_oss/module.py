@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  518e27877c134312
-#   text hash     0ad0b673516484a8
+#   content hash  a18a8581f20122ae
+#   text hash     819d8b0c09706085
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

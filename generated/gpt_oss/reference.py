@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fe99293c08e93e6
-#   text hash     f314808c6e6cdd0e
+#   content hash  cde9e908640c31a3
+#   text hash     7afadd347e3bd375
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

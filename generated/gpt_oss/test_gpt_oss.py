@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  69e723980f70d1dd
-#   text hash     eac5f29107d6dbe3
+#   content hash  954318ac5af69047
+#   text hash     2b12b5d960dad5c3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b73f974567774393
-#   text hash     147321b0aadb9b10
+#   content hash  045dbc0dcbda9bff
+#   text hash     1176feedd9df2298
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

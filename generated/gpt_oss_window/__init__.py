@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ab4a4bb7b45688ec
-#   text hash     3f8c74a583dc019d
+#   content hash  80c365fbdb289e9c
+#   text hash     4adce33b3871ac94
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e3229c76e988d43e
-#   text hash     3b81cdf8fa647fa1
+#   content hash  ab3520d5c18fb924
+#   text hash     82434180a0137d9c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

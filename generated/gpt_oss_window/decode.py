@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  15fc79b41e4c2bbf
-#   text hash     61a28ab39f7742d4
+#   content hash  91e0434196f440bd
+#   text hash     95da026383e55881
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7d00352043e66464
-#   text hash     406b0d0797ba3231
+#   content hash  e4ebb355bd61eaab
+#   text hash     bc2995c0931d2c3c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  aa350a0597a6a23b
-#   text hash     e28d23365c935ac8
+#   content hash  fe278b01fc4cfb61
+#   text hash     2186d4a0bb3318c5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

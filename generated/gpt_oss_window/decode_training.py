@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fdb6bf3219ced1ff
-#   text hash     1fe56c2871f0f254
+#   content hash  b811d506d193736e
+#   text hash     633090db7b6889cc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

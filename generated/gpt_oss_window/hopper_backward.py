@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f0dfb8339b1fa322
-#   text hash     a2a164f61f4872de
+#   content hash  a4a7048bd741a670
+#   text hash     5306b91c0d20dca7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

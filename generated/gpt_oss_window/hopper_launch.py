@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ec2f13354b72fa88
-#   text hash     2bee1bf4e75f2f32
+#   content hash  efa9683d96ddbfb1
+#   text hash     4212fa3587029eff
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3d29f9fe78fde7b2
-#   text hash     e2d527a9d987cf7a
+#   content hash  7343d8ad7bcd6ebf
+#   text hash     4db000ad4cfc35fe
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3090e126af2c0bbe
-#   text hash     5c841848f6976bbe
+#   content hash  28bdea04a34c50f4
+#   text hash     a4cdc38d580e6622
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  10fa4a5a136485f5
-#   text hash     02eb18de8e6c773f
+#   content hash  bf4f3ac7268baa42
+#   text hash     147d14933e829b8c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

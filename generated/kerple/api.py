@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6d2b980fcd77a932
-#   text hash     c02606ee2d81474f
+#   content hash  9262c2554e9b103a
+#   text hash     facc5d4ec1e21591
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

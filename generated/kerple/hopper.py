@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  028031e627196200
-#   text hash     17ea515bb7532ed0
+#   content hash  df4ff93af7de1793
+#   text hash     5c275ce5f278f743
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ba6bb391f344870f
-#   text hash     eb4bdb460283581a
+#   content hash  f5f724cb45a7db83
+#   text hash     fe8cf525afec76ec
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fb0d6c039f01333b
-#   text hash     1f1a6947bdc2707e
+#   content hash  58c033c2fe27249b
+#   text hash     2018462a03ac0ead
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ecc07e14b712abb7
-#   text hash     fa8ee999448158d9
+#   content hash  bfb39a526fc9851c
+#   text hash     88126b5195b8473f
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

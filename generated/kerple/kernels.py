@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  873cdc8d7a7ff53c
-#   text hash     11802e3fde058fa5
+#   content hash  1650f86a8a69afad
+#   text hash     537524069884bb32
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

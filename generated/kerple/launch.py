@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  23d482341aa40be1
-#   text hash     7802b7d69384cc5c
+#   content hash  91a7d09e617328ca
+#   text hash     6abc0c0f61b5ce51
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

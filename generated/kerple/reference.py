@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0cf4cdf6cbcdb304
-#   text hash     82ec396f62122740
+#   content hash  200fad36bbba51aa
+#   text hash     3da9964351f997f9
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2f4b4cc8fa0d9eec
-#   text hash     69b57a21caf8d585
+#   content hash  b268d27408fbe730
+#   text hash     f92c229691b09661
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

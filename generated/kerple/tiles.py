@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f419938adf5af089
-#   text hash     9b5335d75f25fac1
+#   content hash  e0faa136b545cb1f
+#   text hash     6bee00ff4eac6b58
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

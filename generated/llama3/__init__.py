@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a9a60d966021622f
-#   text hash     46bf9fb0af36c73e
+#   content hash  3b2d574d90237fbd
+#   text hash     7c3bcb1b121c850c
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

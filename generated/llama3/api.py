@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8d4a004dbb30ccd1
-#   text hash     0e8f42e3b0f257e4
+#   content hash  af3e0393dcfffe9f
+#   text hash     24ccf4357e373124
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

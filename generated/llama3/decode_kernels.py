@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7aabe98e13e67814
-#   text hash     bab36694c7b704df
+#   content hash  1d264fab628f8b5c
+#   text hash     ea0f0506eb927d83
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

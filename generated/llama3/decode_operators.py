@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6465a215a504b887
-#   text hash     7ffdbeffb37b4941
+#   content hash  10dce07d30b3de15
+#   text hash     b6b3dfbe3f71f438
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  935b3ef213fb8322
-#   text hash     e23def67153824e7
+#   content hash  5d10b03a69c1b52b
+#   text hash     56ceade49c520855
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1ab40a5479a1bea3
-#   text hash     7c2966ad577068bc
+#   content hash  f3e5d595b1e6e31f
+#   text hash     27fa8ddea4f546ec
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  664b7bdafc7744c8
-#   text hash     f01d0f58865af74e
+#   content hash  c7230a43a0ace074
+#   text hash     4a4f6751312c89d2
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

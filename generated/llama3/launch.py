@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  843376198a7fc9e0
-#   text hash     19e3c9fdc993f15f
+#   content hash  9502bdce051e003b
+#   text hash     521fe162f2328dce
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  054cc27dfddff6bc
-#   text hash     e596c397dc79026d
+#   content hash  64eb5fa4c35978bc
+#   text hash     d8409e61d359bd65
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9893e43dbf12114c
-#   text hash     0b93a2adffc6b348
+#   content hash  b90a116849aa2c1e
+#   text hash     375266d4289e81ed
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

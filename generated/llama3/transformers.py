@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d069a8cc8d65e65e
-#   text hash     ba3de10136618963
+#   content hash  2a8ccc517829c7e6
+#   text hash     ac4c51b41e6d10e6
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d679918ec4c25e06
-#   text hash     dd952beaadddd3cd
+#   content hash  154d13aa67fe0269
+#   text hash     a86aa5544424db62
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3351cee4aa1ad592
-#   text hash     3a71297e977ae89e
+#   content hash  2df6da29fcdc42bb
+#   text hash     5197bb24d2023b92
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6a1b13b0b1cce1c6
-#   text hash     e18a78827200984c
+#   content hash  e566e91096dad1dc
+#   text hash     7f86017ceadbf347
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ff8f63c000d40983
-#   text hash     c82fdc2973c49666
+#   content hash  61e15f5ef6d7591c
+#   text hash     ab1f0f04b3ad79db
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  db679ea23c5c5aed
-#   text hash     9159cde4ae2100fb
+#   content hash  b62d9cf1b736052a
+#   text hash     cba195991daa09d9
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f0eada7ca7f120e0
-#   text hash     dd9939cbf9ff0729
+#   content hash  254d4fa066422f93
+#   text hash     8d6db46efee28483
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  51e76b9d9c438e54
-#   text hash     65a0617906e75f57
+#   content hash  12df92fb10b6a450
+#   text hash     d508d0bf1006f606
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

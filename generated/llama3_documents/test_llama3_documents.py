@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bc2988475d5b83a8
-#   text hash     3a20897ff1853d96
+#   content hash  9270b80a2b1a2964
+#   text hash     e839a28e1569bbc1
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

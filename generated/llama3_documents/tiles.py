@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7c792417bff45c73
-#   text hash     05ccd1e5f4eb9c68
+#   content hash  8aa4d4e3524a2197
+#   text hash     4f8b6be0836c049b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

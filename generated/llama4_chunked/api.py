@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c016ec7ecf85ea78
-#   text hash     a0837beb8be85274
+#   content hash  fbc49dc39a9c8681
+#   text hash     fe99fa98dac993c3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

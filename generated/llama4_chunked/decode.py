@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6fa1d7f8909ec254
-#   text hash     bede631b10c76a76
+#   content hash  d22be2811252f0ed
+#   text hash     d52e7c8d846bc124
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e67df13fe65d0398
-#   text hash     9f65227e683f1fee
+#   content hash  d79e3fd7c96f8a08
+#   text hash     8f3b7e0e4d531b7b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

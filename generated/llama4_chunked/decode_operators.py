@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  661a4018d7472741
-#   text hash     c46e108717a9bfe4
+#   content hash  ac421884fd9b6b39
+#   text hash     85086ca1c8b0938e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

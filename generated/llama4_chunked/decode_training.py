@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5613dff1b9993a67
-#   text hash     102add59cdaa7c73
+#   content hash  82e520a1c41fc15d
+#   text hash     3ddd66330266f4d9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

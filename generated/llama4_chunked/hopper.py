@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6e00e897fb892759
-#   text hash     b77f45dff6fa14ee
+#   content hash  344ec4d9e60cd95c
+#   text hash     a1265853ff047bd2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4ac67a81d8794609
-#   text hash     e9ac4cbaadb0ff72
+#   content hash  b80c3c78c0b02885
+#   text hash     b5f7ae94c23ee29b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d9bf2e0723e60847
-#   text hash     8ed15cab6a3b4f07
+#   content hash  19e3ff5268070d47
+#   text hash     de173490294d7335
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

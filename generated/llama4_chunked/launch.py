@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c45854a694ae9d7f
-#   text hash     b930e5ae927eea70
+#   content hash  084f90027ae3b38c
+#   text hash     f230990ea47ea91b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

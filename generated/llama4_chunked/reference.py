@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  47abe055efc90f4b
-#   text hash     a9023cbd89fc65b0
+#   content hash  ff716161dd084552
+#   text hash     5bd94acd8cf2be6d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

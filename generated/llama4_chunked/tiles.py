@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f61b5b2249a8de50
-#   text hash     c9d14042e592d5ed
+#   content hash  a894953ec224215d
+#   text hash     341f3f4f3b64fc46
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

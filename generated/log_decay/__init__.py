@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7fcbf1757c7d3ce7
-#   text hash     460afa2272792e3f
+#   content hash  527ce2fe4803ee5c
+#   text hash     7905d3bdb661ded5
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7c30cafb8402add2
-#   text hash     c326f3475abd99e0
+#   content hash  c35248496cf1b188
+#   text hash     b891d14dded78893
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8c34e2d7c501b7b1
-#   text hash     13bd27a066be55bc
+#   content hash  d4efb634def39e54
+#   text hash     ad3497d7ef9ba53a
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c2d3b9dfca4fc62f
-#   text hash     2f1fb6f3a7668530
+#   content hash  aaee0d8558d00786
+#   text hash     22df564489c493b9
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f66f945f51422839
-#   text hash     595e80f1558ed31f
+#   content hash  05bb94655bbb2c9e
+#   text hash     7dfe3cee636d809d
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  218dd512b4dde95a
-#   text hash     ae17f7d0820a6809
+#   content hash  acd43e55832c4918
+#   text hash     31a13690d09908e5
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  500def8c0d76a626
-#   text hash     0c533c8567fe430f
+#   content hash  67d06549f6f7005c
+#   text hash     609809a14252fbb7
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f5f053575498a072
-#   text hash     dae50e9a8708c8f8
+#   content hash  7bd31be24c01b413
+#   text hash     0efb5510c715cb1a
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0fbc10f111d9c464
-#   text hash     aa64fd3e46e3c2ac
+#   content hash  203eee94803d3f77
+#   text hash     e509b0640e8c155a
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0bc4617b9940f405
-#   text hash     4b90c308af26ecd4
+#   content hash  316e6c6e66a6215c
+#   text hash     fc9a35f3f3662aee
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

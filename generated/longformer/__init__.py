@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7bb50090dea10b1e
-#   text hash     fea0525a21f57c98
+#   content hash  a9bdbcd8e48454a4
+#   text hash     72ddbedb0ae7b133
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f022055711833475
-#   text hash     cc61de5dd4000644
+#   content hash  5071035c17bafcfb
+#   text hash     9252da04eef0b479
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

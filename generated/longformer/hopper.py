@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6e1799ad0fbeebbe
-#   text hash     ee8fe8bede8869ae
+#   content hash  e25b0d8aa272d4a5
+#   text hash     f93e86a8cd1630e7
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

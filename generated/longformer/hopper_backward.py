@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  44e65c8c8d2623c3
-#   text hash     3285992bc5d3a1f3
+#   content hash  37f6d5993ed6179b
+#   text hash     75952463940288a8
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

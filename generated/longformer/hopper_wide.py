@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bfe810f2d4789259
-#   text hash     924ad17d207b9332
+#   content hash  1ac3a83232e2fc04
+#   text hash     0a3d78e06dad2fc0
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

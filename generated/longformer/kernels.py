@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c64dd9fb87905f0c
-#   text hash     db0d5b4ffdae457f
+#   content hash  909f31eaaf998a5e
+#   text hash     09d39805b83336d1
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7beb56000a595273
-#   text hash     2082620e35eb1052
+#   content hash  eb0d14ee145724e6
+#   text hash     f33ba69abdcc8512
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

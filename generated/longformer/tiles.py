@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9480f24996857a01
-#   text hash     aa2e7d95ba82ed1c
+#   content hash  6e460c1da7df00f3
+#   text hash     23cac9c5115ef139
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

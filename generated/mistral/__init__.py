@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  189002de33c9484b
-#   text hash     33e5ce303189f02f
+#   content hash  beec887ea3cec7e2
+#   text hash     2cfe7820ee286341
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

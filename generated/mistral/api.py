@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  71e3aad0f2fb857c
-#   text hash     ce2068545a50f878
+#   content hash  dbf591ee2259eed6
+#   text hash     7aa3be634235674b
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

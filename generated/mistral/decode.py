@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e2ffac8cf7327104
-#   text hash     e5d47b20231cd3e2
+#   content hash  2bc8f4d1c70ea56a
+#   text hash     e25174b46ee73ee3
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

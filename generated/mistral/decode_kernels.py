@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4266371d615e3486
-#   text hash     a071054920ff1d5c
+#   content hash  7ca6d5ff54b29e56
+#   text hash     69ec8e7edc712f2b
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a4a1ac1cdfadd42e
-#   text hash     24ce860e66feebc4
+#   content hash  be19f7bf530e3c77
+#   text hash     b5e5dc5f7cae4568
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

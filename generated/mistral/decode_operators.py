@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  55a5a918f643696d
-#   text hash     d90e890a54891112
+#   content hash  1acc51bd23239d49
+#   text hash     a9549e334b965597
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

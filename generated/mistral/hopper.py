@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  397d6420af9e70e6
-#   text hash     d4cef1de2d20e5c4
+#   content hash  e8fc7b922b766be1
+#   text hash     b48f354fbf404d31
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c86b287f055625db
-#   text hash     3fffb5c5f9314264
+#   content hash  db196d5d5cfaba9e
+#   text hash     efe1f9ed7e7ca92f
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2da908ca233d97e9
-#   text hash     6e56793d34e12a15
+#   content hash  cb05e0e2efb468c6
+#   text hash     529435aa89447175
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3f2365851c80381a
-#   text hash     3e1ba4264a763e00
+#   content hash  815b080733e125e3
+#   text hash     fc76cf8dfc4ee95e
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

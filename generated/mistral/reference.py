@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d04a83266a752433
-#   text hash     de30debaba717b58
+#   content hash  8010d39ef4e3cba4
+#   text hash     eae995cb70acde3b
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

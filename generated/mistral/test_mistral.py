@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  55f3a9f0f5d1b792
-#   text hash     f9fde2c6ecdbfe1b
+#   content hash  f6c1b1025cea4a50
+#   text hash     9fd3a0518b230ea9
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2fc740eabbd19209
-#   text hash     a2d62baf4de99e66
+#   content hash  8915031b7e4fbe74
+#   text hash     fe7c7ed3b33b67a1
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  06f6a473c61cc9e0
-#   text hash     9cc0bc26a77d400b
+#   content hash  41dd4aca8ca42600
+#   text hash     7dc33c6bdbb3adfb
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

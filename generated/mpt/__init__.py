@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b77d38beb5a7f868
-#   text hash     f20ab4f5e7f86c3e
+#   content hash  a5a7149d2abf1cb8
+#   text hash     4779b59927d6a44c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

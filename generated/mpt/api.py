@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  17d468bfdedd07f8
-#   text hash     8a4c2e6d88f18aa2
+#   content hash  c22f86305e472562
+#   text hash     4f966f22ff9693cb
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  09a38705517fac87
-#   text hash     33774f725b684ed7
+#   content hash  7a02f70b14539e1c
+#   text hash     81edf84b982fcc4a
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4bb545e6defa9b02
-#   text hash     cd2733307ddd6e03
+#   content hash  82b9c577fbfcda18
+#   text hash     d9f25ae26f40e4e8
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

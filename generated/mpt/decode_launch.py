@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4306137db6b33b1a
-#   text hash     3aa865a82c324514
+#   content hash  66cd7ac6ea5a1baa
+#   text hash     02f416f95516c66e
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4b5d620e63b3c273
-#   text hash     5ad181b7e4034a94
+#   content hash  c7976687e729af9d
+#   text hash     668962dc138e310a
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

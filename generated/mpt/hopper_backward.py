@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  777111911327713a
-#   text hash     2134ca49e991f67f
+#   content hash  eae1fab1199fe6ab
+#   text hash     84920a0812252a20
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ac817b43ae159c40
-#   text hash     e11dc40d72901aa6
+#   content hash  ef2c58097eabf858
+#   text hash     27b28c000571b1bb
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  90385e1840d48f64
-#   text hash     2c9dcaaad857ec89
+#   content hash  7776a61acd7c1b8a
+#   text hash     f966bc78ceb753b8
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  58427ae4fce11040
-#   text hash     9f1a5002de909cbe
+#   content hash  dd7815a15e6a7380
+#   text hash     ee7debc2e12d736a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8fb9d129cf548567
-#   text hash     8e31d35b2ba82096
+#   content hash  fd8f7523235bdadc
+#   text hash     8ab8ac6247eddf8c
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9b5ca5d184cfbd82
-#   text hash     48ccc0bc3da98bed
+#   content hash  a8c2a25cd90fc5bc
+#   text hash     8c701df7e45bc809
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  201ec4b29157acdf
-#   text hash     548aa449d5b58c96
+#   content hash  1eb6a50b7f914ecc
+#   text hash     89b99d0557f82ee2
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

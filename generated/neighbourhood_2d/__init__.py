@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2aa59941f9d96fb0
-#   text hash     66a9c5ffaf2c7ac0
+#   content hash  9b33c9e69c068acd
+#   text hash     d45c866c7d09604e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1eca319ebce000b3
-#   text hash     a2b189face43e74e
+#   content hash  22e4515cf101e4c1
+#   text hash     b27d2bc6ff8b2cb2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

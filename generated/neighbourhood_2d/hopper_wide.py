@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  833f5aed7ad67e08
-#   text hash     f8165860536b3525
+#   content hash  cc0b8c4a575ef021
+#   text hash     546380a94bb7a272
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

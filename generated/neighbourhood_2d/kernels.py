@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5531e004f7953c0f
-#   text hash     0a0fc855572c95dd
+#   content hash  cd695b1aa15dd18d
+#   text hash     25e5175dddfbde52
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ed41db33886bc7f5
-#   text hash     9b5810a3228583e9
+#   content hash  59201ed8dd276cc0
+#   text hash     cf62e30bd61291c5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4a846eb1b8c36157
-#   text hash     a31a0031e8b17cc6
+#   content hash  6822d5ecd807ea59
+#   text hash     b22ae55156e37a65
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

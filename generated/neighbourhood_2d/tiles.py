@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e57a3f59aa2156b5
-#   text hash     29c0ee83ed27b440
+#   content hash  3fbabd0ee9a25c5f
+#   text hash     d532a58daebafce3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

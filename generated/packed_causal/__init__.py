@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  95f8cb2c30182430
-#   text hash     ab90953e4b1b97f8
+#   content hash  ce2f0c12efcda676
+#   text hash     284a1acb01e177e3
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  96cc1570ae8e1a53
-#   text hash     4e21489e3c37fe97
+#   content hash  5ff77645b210bb1e
+#   text hash     e14c3b7b8ef28723
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

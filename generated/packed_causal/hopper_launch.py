@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  70b9336e5d8bb54b
-#   text hash     e8ca227e9d02588a
+#   content hash  30e34289cf7b2ee7
+#   text hash     8462ff984650fa37
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

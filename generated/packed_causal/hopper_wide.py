@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  15d234df5d6310ad
-#   text hash     284a2cce8bfa9500
+#   content hash  4888789204deb118
+#   text hash     0e4134f67ced307b
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d5a4193c99f1ca46
-#   text hash     3cc67ab28b64c30f
+#   content hash  8ccca680a0fd57b2
+#   text hash     f60bbea5f6d16ed3
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1c931f7055136268
-#   text hash     7ea6d96c60cd9ac4
+#   content hash  b56a94a138957103
+#   text hash     48e43e809c6ecaa3
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0c912ab6c4fddee7
-#   text hash     1355896ba48caaba
+#   content hash  4c3c5ca955ff5b85
+#   text hash     c91130d783a48123
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  022abb9af713acc0
-#   text hash     e991813c021c63fb
+#   content hash  0121677ea657fa4c
+#   text hash     bc46d57b4d517f2f
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

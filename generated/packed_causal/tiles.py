@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1264933263ebc706
-#   text hash     e2b015967274c2f3
+#   content hash  13498bb8fc381dff
+#   text hash     62ecd6de61f87e1a
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d3206342caf1bddf
-#   text hash     6a8ce20d56ce0f39
+#   content hash  6087327154962a84
+#   text hash     1031938d773a4319
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1184c0cac3ad97f7
-#   text hash     9a285534c2d225ac
+#   content hash  ec2e231c92737ebc
+#   text hash     f9796d06a662fa77
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  47dbe3ff2cd89353
-#   text hash     a98d5b8686fdb76e
+#   content hash  79cbec43a4895c68
+#   text hash     3c8ade543d23e96c
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a43318281704debd
-#   text hash     0e99023cc8a89a85
+#   content hash  cc01bc0a22ffc99c
+#   text hash     4d109cfd677e706f
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

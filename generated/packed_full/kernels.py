@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2c411d3c874fecb4
-#   text hash     044561b88635888c
+#   content hash  3483bbeea4117e34
+#   text hash     57e5537d88720ca5
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  365f50035e0f9130
-#   text hash     37ab0687f8d1db75
+#   content hash  865c06728082a530
+#   text hash     d732c9d809cbe22d
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

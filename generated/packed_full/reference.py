@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3c9a040ec46482a1
-#   text hash     c7dba8a2c425d852
+#   content hash  5e32b8f72d68a126
+#   text hash     6e55bffda08379a7
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

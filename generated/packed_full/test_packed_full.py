@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  513a30643da17bb0
-#   text hash     ee12a89c4968f569
+#   content hash  28c6eb06f7c6ecb4
+#   text hash     893bffb89ac56426
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

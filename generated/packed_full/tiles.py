@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f3f9fbd365eedf60
-#   text hash     bf7d5a938968697f
+#   content hash  e1549ec75eb8c377
+#   text hash     00b3c3887b7520ef
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

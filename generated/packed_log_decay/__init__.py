@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8a3073a7ddfc2acd
-#   text hash     7cbeebbf160e945f
+#   content hash  a0ac5ee59dc18fb8
+#   text hash     33dd2aa1c10fdccb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a9dcb3d6e724432c
-#   text hash     48c7a143f360b62f
+#   content hash  7b84ffb170f1eddb
+#   text hash     7f3090223b53fba7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

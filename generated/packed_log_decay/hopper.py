@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3ce02be8b31a1f33
-#   text hash     da6149a4261e3942
+#   content hash  e3b5b745aafe7c22
+#   text hash     dd1fb825f34d10c6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

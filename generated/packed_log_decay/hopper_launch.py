@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c4fd55d8c8c6765c
-#   text hash     80346b55a7c29ce9
+#   content hash  5eff86989bf190ca
+#   text hash     b787f7c5716f8570
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

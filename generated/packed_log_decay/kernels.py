@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  63c20c70a3fc206c
-#   text hash     0b07c9eb1a69f93d
+#   content hash  b78bcad3ba75bfa4
+#   text hash     7b6da9db375be1b7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f038c5daefe1d5eb
-#   text hash     a37e6209d5435dea
+#   content hash  11fee58caa9a336b
+#   text hash     9c4ec16d5bc622b8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

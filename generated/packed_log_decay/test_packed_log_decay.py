@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e78bbf821a08ffae
-#   text hash     b436dd519b2ad0da
+#   content hash  b2b24f1edc9d76da
+#   text hash     e50261b269c21687
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  10b5323bf8ef627d
-#   text hash     f473fc297ae1adab
+#   content hash  7f1759db17aee7ae
+#   text hash     e93ca806fa580dbc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

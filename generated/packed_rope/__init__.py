@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4d71e623987aed59
-#   text hash     933daf224e275dee
+#   content hash  8da55083065e75ba
+#   text hash     99be1250e1e52060
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ef4f5b3670017d93
-#   text hash     4fee2fb5794bfdc7
+#   content hash  3d86b1bcec9dfc09
+#   text hash     ea108586374e522b
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a25a2cd27a236d83
-#   text hash     ced3dab14addf0b6
+#   content hash  5204b4609b49a20b
+#   text hash     cfea1c5c6d382367
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

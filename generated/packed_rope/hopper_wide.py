@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7e0a3d34918ab4ba
-#   text hash     79849fe6a6dc7f04
+#   content hash  9b82f3cf49189cdb
+#   text hash     a1b781de2c0a1be8
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  690eda1893174d17
-#   text hash     f67a5479e827bc06
+#   content hash  edcf66f0773e563a
+#   text hash     74ded89431da87ba
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

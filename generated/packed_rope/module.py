@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1709d3e66ed856a4
-#   text hash     f44465039582e280
+#   content hash  694440a4fa2d53bc
+#   text hash     0a233eb8691e7951
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  94f4a53b48124251
-#   text hash     ef8bd2d03ad06f8c
+#   content hash  92d4d2d515693545
+#   text hash     0e5ef09a24e70b5c
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  efa5ae18daca2a31
-#   text hash     c0a18d94f7bee084
+#   content hash  58985a06f123d320
+#   text hash     dc102fcc0ad756dc
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a14c21dddca9f4f7
-#   text hash     605f77ad7d1ee7c7
+#   content hash  a033453b69a9ae98
+#   text hash     73f16e192b278974
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

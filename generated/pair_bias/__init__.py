@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  32edc3ef6f7da09d
-#   text hash     d55f2483e14aca40
+#   content hash  a0d446ad4ca7f1de
+#   text hash     b0546b74546cce77
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bd3dd957d2644561
-#   text hash     a924e7269350e108
+#   content hash  1687e2a9bf65e97c
+#   text hash     b9847ce675fb572b
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  77af6592ba0535d3
-#   text hash     5e831fb388977e04
+#   content hash  2cf758c0dc98cf78
+#   text hash     d944efb1d68a71e3
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

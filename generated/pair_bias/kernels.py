@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7e03399f471a45c1
-#   text hash     e8af3e97a1c01c46
+#   content hash  5c602a10b2909af1
+#   text hash     f47d01f203af7fcc
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cfed562b2a770569
-#   text hash     5e8a78bdc8d92122
+#   content hash  fa1dd125eca3f728
+#   text hash     7b3eb1b0ccae2c09
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1423308709d50fb0
-#   text hash     ab159100642ebe48
+#   content hash  d3040c27fcca9026
+#   text hash     65fe9d798014d805
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4f6dc67deb620820
-#   text hash     1a279adcdc843b4b
+#   content hash  5caeb122b89d2ade
+#   text hash     3b549f387537daaa
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

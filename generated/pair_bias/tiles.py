@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e8df95367b813de1
-#   text hash     54202f276caa2913
+#   content hash  f0063356665befea
+#   text hash     67236600de5ae4fb
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7fa7bb425f35284c
-#   text hash     0be463dd6ead3edc
+#   content hash  3654569e60af1482
+#   text hash     b860bc43195eeed0
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

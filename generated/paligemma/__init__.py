@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dc35a76733352ae1
-#   text hash     d94afdb54f369254
+#   content hash  7ebac2d9eb6bb88e
+#   text hash     bfd3d344996e8384
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  afdb91c642887749
-#   text hash     5e9651d6a633b91b
+#   content hash  d576bd6c19dd0135
+#   text hash     b19055fba3fc2075
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  244a464cc5b4c111
-#   text hash     f0fca9f9b43dab99
+#   content hash  5190909fe0909cf5
+#   text hash     8908e619a2d2b610
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

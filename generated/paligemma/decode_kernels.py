@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fb4f5faf75bb199d
-#   text hash     b55ff659058323b0
+#   content hash  462a33e411fcf3c6
+#   text hash     8a403c73d6b09c43
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9738e4cc5e0404b3
-#   text hash     8795286b5ee5abc1
+#   content hash  77e33a0403870388
+#   text hash     5850fda80f121c2e
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

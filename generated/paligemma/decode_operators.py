@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a816306d4e9ae358
-#   text hash     4f7f0b20a8d4cdd8
+#   content hash  65604742811568de
+#   text hash     050a54a1aad6f625
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

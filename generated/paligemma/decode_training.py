@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e5843cc539f70b6a
-#   text hash     4a511ffbf064826e
+#   content hash  e2f3a43366281a75
+#   text hash     813fc8b88024822f
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  12e1c50cc962170d
-#   text hash     6d2ca7ee79d7af83
+#   content hash  637edae29de41587
+#   text hash     6c7ce37223ea9eec
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f75dedc523d41cfa
-#   text hash     bf63fe8e04081dda
+#   content hash  d39c4db0e41e28b1
+#   text hash     623a1de93497412d
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f4e54bfa43d7afa7
-#   text hash     263ea4f58d16ddd7
+#   content hash  7fc83c9cbc0895f6
+#   text hash     f65f7f6d6fee7f33
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

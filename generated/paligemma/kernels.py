@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5650ba5e3d28359a
-#   text hash     8a4441208b2983cd
+#   content hash  11367e9c8bac3cab
+#   text hash     6a9ba7189b218e91
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

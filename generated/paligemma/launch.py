@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ba0aef36e3c7398e
-#   text hash     8702ee92f41ea9a8
+#   content hash  1c94a5c40e9ae5b0
+#   text hash     e24b97b01455948b
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  75714a9fa6dbc00a
-#   text hash     25d72269ff75ff4b
+#   content hash  1090e5d9feca68e2
+#   text hash     160ac8bb529aba06
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  724cf28fe8bd5a8d
-#   text hash     d8bec2920846ffe1
+#   content hash  2b7486c3ee37de2f
+#   text hash     5a9e1b27f2203ee6
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c686ae926cf39797
-#   text hash     f632e90a9835c82c
+#   content hash  dbb338a48a7e4351
+#   text hash     01459d5066f15588
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

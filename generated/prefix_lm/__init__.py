@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  42cae84e2be02c6e
-#   text hash     2fa846ac6fcf5dfb
+#   content hash  6949b7ea66cb7b38
+#   text hash     5b3215413148df14
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7a23df47ee5b304c
-#   text hash     564b5b88c6760085
+#   content hash  f6b1654872718d0f
+#   text hash     efcc7bca24df9f63
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a88e9a88006938a3
-#   text hash     3fbf16088dc35277
+#   content hash  5a7825855cec8f63
+#   text hash     badd27330079e6d4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  68ed9e25a7b2edff
-#   text hash     aec7b2d3c144438a
+#   content hash  7c8f2a46e81cbb88
+#   text hash     54f72f30a710ffe0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

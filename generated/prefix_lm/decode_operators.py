@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e0cbe9bd06003659
-#   text hash     2fc60bc6d96b1ae5
+#   content hash  21bb3a1a40d5205c
+#   text hash     15a3ec052a3805ed
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

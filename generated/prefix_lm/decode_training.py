@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c0fa26d41f8f61c6
-#   text hash     6660fe8c2a1e1bb3
+#   content hash  de8ca39051ec254d
+#   text hash     29c061fdf0099691
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3b1cf7b6b41d04ba
-#   text hash     5f1f033720648491
+#   content hash  35309f65b6dff530
+#   text hash     a7230dfc5c4321d3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

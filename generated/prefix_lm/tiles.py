@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  49541c9384b0d1df
-#   text hash     926ce9df6320ad40
+#   content hash  8342487bb290c149
+#   text hash     49416dd1b10c9dd9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

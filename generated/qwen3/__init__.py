@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  655f301ce9a5a1d6
-#   text hash     52b7257828e7c17a
+#   content hash  cf0b85580ef7966a
+#   text hash     9d00d388ae553b75
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5fcd685ea9384e45
-#   text hash     ab0f47002ba5a816
+#   content hash  368693d4ec6dc6b5
+#   text hash     972ea038c77fa9c5
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d407499cfc1fa6b5
-#   text hash     17b9d97002851d5c
+#   content hash  f82d0106c17d689c
+#   text hash     d389c1880fc0cd9b
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

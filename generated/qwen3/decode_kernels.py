@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3c926392b1cc1497
-#   text hash     addc2c500fd3cf4d
+#   content hash  f7e95cbe9b6726aa
+#   text hash     5851d0660c364296
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ab0b982d4b0e6217
-#   text hash     7c8e14d4b634c1a1
+#   content hash  224ba5842ebfaa2c
+#   text hash     9864892e65b48fa7
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

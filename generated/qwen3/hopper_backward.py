@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  42e68023adbf6ac8
-#   text hash     30c5a637b28a915b
+#   content hash  0a4371da5e3a1b3e
+#   text hash     0af64df2d9fc6dbe
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

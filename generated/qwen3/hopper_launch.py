@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ef99da2a4fca4515
-#   text hash     8e889e30c8d4cf00
+#   content hash  abbdef5bde0fc05c
+#   text hash     80845338d702e73a
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

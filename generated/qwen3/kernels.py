@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  59fd3b8242fefe26
-#   text hash     eedcd0460b4d744c
+#   content hash  6e08a6098c7d130c
+#   text hash     0d633ef8e445cf54
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8eb3440b9204d93a
-#   text hash     5b45e4a493824b85
+#   content hash  b51dfe07ef5d8fb5
+#   text hash     8b37829e1470bf78
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e8aad1c1d853bcc0
-#   text hash     3d6de2c0b424c278
+#   content hash  82033f064ecdf285
+#   text hash     19c199fc750784a5
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

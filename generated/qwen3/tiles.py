@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  436d3e1095b22c17
-#   text hash     ac96c54d1e409a46
+#   content hash  40c7784354a105ec
+#   text hash     0b81634e9b2fa856
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

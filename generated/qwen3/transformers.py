@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  75e91d4d1a6fc0bd
-#   text hash     bee1c23c71d6730c
+#   content hash  0f5ed7b0cc7a73e8
+#   text hash     396bd357c52e6600
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1def9b6cd2f684ec
-#   text hash     696538398bcb2947
+#   content hash  4e40ef699d368e36
+#   text hash     d3292d4d9114c77b
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

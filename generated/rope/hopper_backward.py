@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  66c674a74448f356
-#   text hash     d1d342c48a466c43
+#   content hash  5a1ee263dc43cb0f
+#   text hash     d3266202d22b154c
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

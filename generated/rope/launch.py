@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8a948d6bc2e30bd4
-#   text hash     bddcd7736660e628
+#   content hash  9cec0867f5b693ef
+#   text hash     3727912745f39cd5
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0dcc2f9addee1020
-#   text hash     ac4a02d0e77ed653
+#   content hash  c7dc657d001fafe3
+#   text hash     54d7ae8fe5db36df
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

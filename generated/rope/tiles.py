@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6ab12a8415f49d77
-#   text hash     3c3bcd52419d1823
+#   content hash  618317dea8752441
+#   text hash     d90c8291254cf68e
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

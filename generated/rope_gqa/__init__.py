@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ac1c9a93c996d5cd
-#   text hash     e556a117947093e2
+#   content hash  206b48b8a3274f0e
+#   text hash     ee9c06123ba7c19f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

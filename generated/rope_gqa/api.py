@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c391092f58d52144
-#   text hash     bcca9ed5d340a6cc
+#   content hash  68c6007db232e2ea
+#   text hash     67c9d100819972ce
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

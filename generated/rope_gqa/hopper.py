@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  51d53771e8f599ad
-#   text hash     f9a44f9c82e3207e
+#   content hash  eb1119a6bdfd8d11
+#   text hash     c96c4ed2b7721f5a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  05635b008f8b5901
-#   text hash     31ac0a9a2f3ffdb1
+#   content hash  c096c794f24af9b1
+#   text hash     795019860ae7891a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

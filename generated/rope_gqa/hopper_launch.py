@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  492d196132a0aa76
-#   text hash     782106766ea6b2d8
+#   content hash  d9d4257a41ecf817
+#   text hash     cf25c5c153338c94
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

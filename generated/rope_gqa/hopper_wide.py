@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6a3bb9448a56ab59
-#   text hash     984d5ed1f201caf9
+#   content hash  deec4717b40344ec
+#   text hash     ec18b4bb041ef634
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  22e8d4d5c1ab1edf
-#   text hash     351c506026c08177
+#   content hash  6a2beb6fc17bb939
+#   text hash     297b9f0ec3007b9b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

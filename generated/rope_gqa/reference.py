@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e5476fa6ebf6c801
-#   text hash     1c9d3276421df207
+#   content hash  e53db710c378478a
+#   text hash     ffc693b3d7a3fada
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

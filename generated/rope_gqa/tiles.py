@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f0dd9c79dbd1adb9
-#   text hash     e7dfccbf08497af2
+#   content hash  5fb6b0e2036553a0
+#   text hash     071bc5ccd8819f80
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2039c040d72366a3
-#   text hash     6a77c09713e681ca
+#   content hash  7fa2aa6d93258f13
+#   text hash     b20766c8125217f0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3ea75d8c2a38cb30
-#   text hash     ab82292358b60830
+#   content hash  cee6fb916261c768
+#   text hash     b08c4ec5557336be
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

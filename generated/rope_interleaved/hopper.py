@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7614eaf0eb34538b
-#   text hash     fd584df89c5578fd
+#   content hash  3118f74de6afeede
+#   text hash     fd0433b21ed6f06f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

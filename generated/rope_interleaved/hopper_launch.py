@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f7f06bb287a003d7
-#   text hash     be6a5b86275e2da1
+#   content hash  7c1b1c24a8137aaf
+#   text hash     52e4febf56ae63ef
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f09951df19ffa1c8
-#   text hash     d0eab61f1eaa29fb
+#   content hash  373de2c73a779ebe
+#   text hash     56c10c57189969ae
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e3e04743245e90f1
-#   text hash     ef99eafb36ab572f
+#   content hash  a9dd4ff732327a9d
+#   text hash     23ac3e51dec94b07
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ef8620b88c52d09e
-#   text hash     04609e1cd19ba2c9
+#   content hash  d71b22d0527387e9
+#   text hash     deb6ab2c420565b5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

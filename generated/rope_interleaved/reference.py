@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c06b922255e5e3a7
-#   text hash     0c123985d6bf69cd
+#   content hash  9df0c0a62e6e8531
+#   text hash     0b638833b94b7ee7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9dd1f42e74318bfa
-#   text hash     0d9e763248d69fc6
+#   content hash  0d246c3a436bec1e
+#   text hash     1c51e982ddfbd3a4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

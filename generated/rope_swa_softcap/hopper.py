@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d7e6ce60c8942961
-#   text hash     4518c407cbc53223
+#   content hash  7168a9a8e0e1f9d6
+#   text hash     043108d50fa09d1c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  027357e27bc4c047
-#   text hash     b4351eae0d3e8fd7
+#   content hash  8d9c8083e2703c49
+#   text hash     36f0ba629ff4474f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  86a0236176bd7376
-#   text hash     5ce39bba9d6e61d0
+#   content hash  87132fc2e5e3f703
+#   text hash     e0fd643861cc2cb1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5dc90a20fe48103d
-#   text hash     e59636c73e99d4f1
+#   content hash  5c66bef985e5553a
+#   text hash     ddffab402a6ac332
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

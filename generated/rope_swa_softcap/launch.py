@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d2d917d940dfb365
-#   text hash     1ccba64c42dc8d90
+#   content hash  8b1c20fec1c6233c
+#   text hash     3e61efeeaff193d5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

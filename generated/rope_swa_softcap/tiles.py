@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  92541abd6857aeb6
-#   text hash     49a7e5e86c594588
+#   content hash  1862a619251db6ef
+#   text hash     0db95f249eb7ca5d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

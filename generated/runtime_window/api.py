@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  93f5360ab9bfac43
-#   text hash     7c73e8f05a1e7003
+#   content hash  9f06d07f2e8b1b49
+#   text hash     e332405aa89c952e
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

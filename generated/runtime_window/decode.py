@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8c67c2b71ab52717
-#   text hash     95def808767870f2
+#   content hash  9bf112ecf369f3ac
+#   text hash     5dd4e103e7e0b2c7
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0b2f764e6ab238b3
-#   text hash     73808d5dcd5e3af3
+#   content hash  b5a2fdbd57983b4d
+#   text hash     d577f8888eff21d3
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

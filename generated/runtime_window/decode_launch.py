@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  058ef6e71e83a533
-#   text hash     2fb3f71b99641060
+#   content hash  b696b468f7ae208f
+#   text hash     705c26ea572ec52e
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1ff39a07b6509041
-#   text hash     40b3a6dab42daa28
+#   content hash  8ccc79c1c466e343
+#   text hash     f6566f5e963a2d57
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a09d82e3a62fb560
-#   text hash     b569ff1811adab34
+#   content hash  842875bb9f5c1299
+#   text hash     e309b1a0b8e71031
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2e60033ae7a802af
-#   text hash     48014c60f6ff8ec3
+#   content hash  82ea38e7437f96df
+#   text hash     fe709df5c622110e
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  03cba568e7f3677e
-#   text hash     781e9f62f453c5b4
+#   content hash  80ec66325baf9b84
+#   text hash     25128b96d012fb06
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  50752580be4cf949
-#   text hash     abf149a60698c0ab
+#   content hash  269b8d04c4b2ad59
+#   text hash     df199616a0e68009
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3f10439af1bd82ff
-#   text hash     120eb064071cc3f3
+#   content hash  61063cb3163a8e5b
+#   text hash     6fa71f0d1ae366f6
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

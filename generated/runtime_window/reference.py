@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  60965708327c66dd
-#   text hash     9e409a4ef6be76f8
+#   content hash  a34e76ec7156f803
+#   text hash     4c7d5a168cf4927a
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

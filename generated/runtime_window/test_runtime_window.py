@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d8d65275975e16bb
-#   text hash     5f626c7a10aad7a5
+#   content hash  6e9954fc5c834dba
+#   text hash     60d2e3158826fd56
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  de24ece4e6817a9d
-#   text hash     d45f9628ef92f70e
+#   content hash  fd7558202c2b8119
+#   text hash     7da7d334875782ef
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

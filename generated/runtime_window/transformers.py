@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d544738229bc3ead
-#   text hash     693f2461e97275c5
+#   content hash  c8a89e3112b8c062
+#   text hash     1a36e052084a3fe5
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2989fc67ae008c37
-#   text hash     34562c78e00e1370
+#   content hash  08cd36418ed76d22
+#   text hash     e834702ce7e6fdc4
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e81f9317d6cc6b35
-#   text hash     c45345bbd2a09abe
+#   content hash  97ce8438a9d6ddc0
+#   text hash     a1d33c76a7bbf87b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  54c2471e89038507
-#   text hash     4f5a1445fa42a246
+#   content hash  240d93564851b9e5
+#   text hash     6c2cd9863b82aae1
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7f7feaeb84cd4976
-#   text hash     fa7f7d95e938c732
+#   content hash  09101942de79e552
+#   text hash     5b195f4fa33116ec
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ce61ceb4b730a184
-#   text hash     16f8fc4f5b5e7e17
+#   content hash  44b97b1919cea26f
+#   text hash     dbd5745afe098432
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

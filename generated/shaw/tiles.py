@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fba2ecebda1e4b7e
-#   text hash     660188a2964dc685
+#   content hash  4693d1356fd7cc0b
+#   text hash     9e25ebd3b7e1de36
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  44be52f0d71985d4
-#   text hash     675164dd601f0c18
+#   content hash  94e98e7a0ab5f538
+#   text hash     2ffb8767b86c4c8a
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  574979bf8137cab9
-#   text hash     9ef979ed24b04ec2
+#   content hash  0fd16faf76f01310
+#   text hash     8a8bd600f51582db
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0f46dbc17d2e0fc9
-#   text hash     f88e49e82ec2fd4e
+#   content hash  e18c3d5d1c01f439
+#   text hash     892edf29d31d2d9b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

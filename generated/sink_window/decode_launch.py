@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  17c64e65a7202794
-#   text hash     bb71cdc4ca3caaff
+#   content hash  47d7cec95a9f697d
+#   text hash     2a7751123fe4d9f9
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

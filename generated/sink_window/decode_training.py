@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a3b772494edf5f89
-#   text hash     e5af24837d2822dc
+#   content hash  09a3d530f74312e8
+#   text hash     06a054716e5e52a1
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

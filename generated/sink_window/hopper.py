@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  30a943bf6d6fde00
-#   text hash     d249ec7181bee812
+#   content hash  14f0565024a2c0f7
+#   text hash     1c7743bf2f91e6b1
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b1d1092e0a3ee26a
-#   text hash     785853c519505015
+#   content hash  ec6efa95fba42c58
+#   text hash     a513452ffbd6dd03
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

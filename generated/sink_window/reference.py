@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b2eb182268d86c4c
-#   text hash     9e41afa367d1dbd3
+#   content hash  1b01a833d7442c04
+#   text hash     ca538674d95a58f7
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

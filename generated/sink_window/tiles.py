@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  29155c142ff1a123
-#   text hash     2e94dbfb69b407e1
+#   content hash  b4a1fb7554fe6568
+#   text hash     99f9bba9416a2491
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

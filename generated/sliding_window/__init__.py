@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  427139f1d9b1173f
-#   text hash     d9bc2ada7b560e34
+#   content hash  3879284253bb74a7
+#   text hash     9d56f4250cdbc284
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

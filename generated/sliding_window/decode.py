@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e8a051d633dcc3c8
-#   text hash     0a8e0fcb44b40ff2
+#   content hash  e1a3dbbf5d054209
+#   text hash     ae3cea71502ed577
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8d0e40b582094df1
-#   text hash     6577d1cb82eca8dd
+#   content hash  34630502e249fd54
+#   text hash     19978a6b7b8600c3
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  38ac12eff2affb60
-#   text hash     3aed9ef0d8eea91d
+#   content hash  d89fbf3195f00e88
+#   text hash     f1c8720fbcd56ceb
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8c6a7719ff6d4268
-#   text hash     10fc576509d24cee
+#   content hash  e8e539d40fa95dcb
+#   text hash     c1bf1b7f83cb6731
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5c06eff6205db04e
-#   text hash     35d52c55b02de415
+#   content hash  6f682690ebccc0cd
+#   text hash     013a01e09f541d57
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  69edf8690784ad98
-#   text hash     c9350ad91df184a0
+#   content hash  021cce7b440aa7b1
+#   text hash     cee301d6b6211628
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

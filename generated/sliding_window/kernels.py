@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f985c549e89f2619
-#   text hash     c1e49c7f0bdd80f6
+#   content hash  316342246e8e77c6
+#   text hash     e7751d09023f7f6c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

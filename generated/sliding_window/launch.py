@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  119cc26077e983f1
-#   text hash     719e959523629f94
+#   content hash  d3e30bdcbb2d2c4e
+#   text hash     8adb06b0838a4bd1
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

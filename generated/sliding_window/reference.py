@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f84237757602b98f
-#   text hash     07cd1263015ae7ff
+#   content hash  2a26fba78183730f
+#   text hash     8c18b3098bc5d184
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

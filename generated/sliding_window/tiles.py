@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  458b28c645b9e2ef
-#   text hash     7ee72451b0a2b59e
+#   content hash  a88df690d6e9c054
+#   text hash     31d4e67b6461006f
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

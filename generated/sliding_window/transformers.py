@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9a508bb467dc5d6f
-#   text hash     79dc31e0fdb96a54
+#   content hash  15a98986f75279de
+#   text hash     e37d48787de2ff7d
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e3664e46109608fb
-#   text hash     cd7cf7e58b7e8bd5
+#   content hash  00d37613746dc6d6
+#   text hash     51db4123b57c821f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

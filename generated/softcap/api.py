@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  badc3fdb034f1c1f
-#   text hash     ac45774de6144e07
+#   content hash  1d82cb09864a4f0a
+#   text hash     081e84cfac6902d7
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

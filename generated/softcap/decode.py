@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  362e626e43018ac3
-#   text hash     cc3ddcf88fdf0a01
+#   content hash  ae1e2e19bef8eb03
+#   text hash     7f55ea49c84137fb
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1d0c91dc8f1b78b6
-#   text hash     0d66c178c4d28925
+#   content hash  ccdafa114899efc0
+#   text hash     a1816ef3129750e2
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

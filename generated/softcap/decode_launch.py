@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d339ea49d666cce5
-#   text hash     3635c4ce0e7a06fd
+#   content hash  cf64f6d00faa2d1c
+#   text hash     7779e6e3e817bca9
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

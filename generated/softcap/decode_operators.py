@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a5dab5d3c9dc03f5
-#   text hash     3cbf93402f907fa5
+#   content hash  580173a5faa47bc5
+#   text hash     f9f06dcdd0fc3562
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d98c870a31a62d20
-#   text hash     df0d6f3b6f9a85d1
+#   content hash  ded51076fc16ab38
+#   text hash     a79645afa387b728
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3154a124b90ce7e3
-#   text hash     fa8f3f807628632b
+#   content hash  cee30a7159af6c2a
+#   text hash     ce6761850acdfd25
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e4a2e83cf39374d6
-#   text hash     ee8d2527282bc0c1
+#   content hash  ce0c683ff8f36751
+#   text hash     0af4d41f8a1f719d
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

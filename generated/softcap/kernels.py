@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5fd55cfbc0c281e9
-#   text hash     2b975033c0afa999
+#   content hash  7303bc2700f64548
+#   text hash     d68c05775f4fc640
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

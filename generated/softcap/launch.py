@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  083bd90a1c9f610b
-#   text hash     114c68ac0c97c10b
+#   content hash  0c8dc868ddaea82a
+#   text hash     cac00170a1fd2dde
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ba981eca71247284
-#   text hash     a9eb4ab28cd4fd0d
+#   content hash  4076428bd5860a73
+#   text hash     c56e44d1251ee491
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

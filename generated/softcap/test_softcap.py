@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8c9abf60e0c4315c
-#   text hash     7112bae6e1893804
+#   content hash  ae6f6d42cf2fcebe
+#   text hash     4e01c9f119d0300a
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

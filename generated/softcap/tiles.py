@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f87052e7f3317656
-#   text hash     0d1512ea55dc218e
+#   content hash  6e4f801aed94892f
+#   text hash     5496e9c9daf8af64
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

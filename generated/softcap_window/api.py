@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  009fd552d1242ec8
-#   text hash     8326ec2142e0f00e
+#   content hash  21ad3883b834693e
+#   text hash     92c7657c4b9c65d0
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

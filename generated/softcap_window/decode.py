@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  22aae28690e3273d
-#   text hash     04c5482e3fa2f06a
+#   content hash  4e956ea94b072862
+#   text hash     0878728e9264b76a
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

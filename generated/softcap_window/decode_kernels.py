@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  18a7e22f3cbfd8f4
-#   text hash     9b050dc64a4cf071
+#   content hash  b89bf39a43fbf3fd
+#   text hash     518281b11343076a
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

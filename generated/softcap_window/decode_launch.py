@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c090a4c279e0b95c
-#   text hash     2356bf3f44035371
+#   content hash  9d52a73838c8a128
+#   text hash     922a0334671420f6
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e76b5ab822a6ed12
-#   text hash     350693800c972961
+#   content hash  2c9792ec5667ad30
+#   text hash     2e2158603b97f75f
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e9f1bff9f72b5cc0
-#   text hash     230d088dd60b390a
+#   content hash  8030c826fd5af07a
+#   text hash     7c0f6a0e74d8aa54
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

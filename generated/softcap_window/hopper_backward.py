@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  df2a4d6ed1e8023b
-#   text hash     71f3334564b7265b
+#   content hash  aa6cc45b075831a1
+#   text hash     fa106bf04dd5da33
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

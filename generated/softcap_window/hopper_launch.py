@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d7d278879e106077
-#   text hash     210c91039f721e2c
+#   content hash  bff1494aa6734964
+#   text hash     edf63d3b225031df
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

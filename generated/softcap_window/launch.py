@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  630177393d5adb5e
-#   text hash     41c8599037d1cfd3
+#   content hash  57c111abc9ebe92f
+#   text hash     ab02a372fa308173
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a8811aead2dbdad4
-#   text hash     4846d38843535911
+#   content hash  d41970fed8b14aa2
+#   text hash     112336fab83e8e80
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bef3d109c8910e5a
-#   text hash     c013b0d6a42b7946
+#   content hash  54d8f05bd33e7598
+#   text hash     bd7e2d5ce4b0e372
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6d9843f832ede3de
-#   text hash     f55904ba3336531d
+#   content hash  8bbf33d8a1207088
+#   text hash     b6b756342ae278ec
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c676401738669185
-#   text hash     e9daf2f12645f6cb
+#   content hash  2bdf304a97e13749
+#   text hash     9bfac5180170e5c1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

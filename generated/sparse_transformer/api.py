@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7043c8a63da22a80
-#   text hash     8c8ae3f9da7ec4ce
+#   content hash  debf10ccd2889f75
+#   text hash     59171fbf2ed1484a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b9f482810f80c439
-#   text hash     9d5d4feeb8757ef4
+#   content hash  320fcec7440000fd
+#   text hash     af0c2cad874b6c9d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

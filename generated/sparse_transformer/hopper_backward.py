@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2d5647d944be6e4d
-#   text hash     3871e0ed96d00dcb
+#   content hash  470f46482d87a779
+#   text hash     018664d6f5fcc4b4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7b8e947c679b3271
-#   text hash     ef977fe51283f91e
+#   content hash  f4842c907f32079e
+#   text hash     814955d5b5023032
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

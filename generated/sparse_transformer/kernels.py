@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e4e714b3f27272e7
-#   text hash     c388fd5c22f81562
+#   content hash  6e397d64046e2c73
+#   text hash     b679701b6fe075b4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

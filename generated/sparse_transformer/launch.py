@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3f86979d6dd70944
-#   text hash     1c1e50e2c844fb41
+#   content hash  e2abc429a376e5bf
+#   text hash     67ae2182e25c5502
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9970deec6b2f0be4
-#   text hash     1102e192b0e7f0a0
+#   content hash  d8a6e7d40edffd86
+#   text hash     ebce53cfd967eac7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a7e2c23f05f0b239
-#   text hash     54fcdf3ac9378a78
+#   content hash  eb759c758d994020
+#   text hash     311ccda0cc0616c9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

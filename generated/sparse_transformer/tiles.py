@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  980d6102f071a07a
-#   text hash     cd06bdd7d1e89284
+#   content hash  124a53102123585e
+#   text hash     4f6f70b91425eab1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

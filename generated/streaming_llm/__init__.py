@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  af7098753b310425
-#   text hash     903c589feb1fa3de
+#   content hash  426e52fe79aa7149
+#   text hash     f7b5ea07757b02a7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b16f87cd7b6c6d4c
-#   text hash     bbb35114979eeb2c
+#   content hash  43fc268fa3031705
+#   text hash     ba06dd42c3624a90
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

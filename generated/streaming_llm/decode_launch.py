@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6a75292a4c47ad57
-#   text hash     227b5b2d2bcb210d
+#   content hash  8b248ac2143c0f0f
+#   text hash     946aa315b289b0d1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  227696081a794d1d
-#   text hash     89f9e13400eecd6f
+#   content hash  5f26dc765bfc250d
+#   text hash     19d983a60be2f116
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

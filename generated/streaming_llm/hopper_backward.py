@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d803e6ecba5f92b2
-#   text hash     45185c88ae52e0b6
+#   content hash  05f62a44fc124454
+#   text hash     c401fcf40c52308c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

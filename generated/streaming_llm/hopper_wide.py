@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf6f16f559f19eee
-#   text hash     1e0853cfe3a9d04d
+#   content hash  fa9d4086b3006be4
+#   text hash     c0494ea011b58b54
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8c809f02b4134ba9
-#   text hash     34ff45479d7159ff
+#   content hash  5cdeefe827bae1dd
+#   text hash     f213d314c51fb36b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

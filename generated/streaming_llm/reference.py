@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  61d8b21404f1e9a7
-#   text hash     84db4e1b7de7000e
+#   content hash  25abc5a73294aafe
+#   text hash     7372bc00de252d55
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ed03da0e9261ce0b
-#   text hash     9208597df4bd6998
+#   content hash  fe84351edaf9e3f8
+#   text hash     b05d78eab3fcf66a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bcf21709073bb5ff
-#   text hash     c9ddac4decbd7a9e
+#   content hash  04375adbbec74680
+#   text hash     da8263b0d0c465c8
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  14fcc20f3699ee34
-#   text hash     809fd79e18e0b9e3
+#   content hash  ce33f97cd844b5eb
+#   text hash     cce3e1842ec3211a
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

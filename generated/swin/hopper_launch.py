@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2b3be214a6e2695c
-#   text hash     520c610acf6acb59
+#   content hash  42e9ef9587370449
+#   text hash     78d9c9a3d0c49d8c
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0cd43be8734cf5f4
-#   text hash     115ad37f723222a2
+#   content hash  8008613f4be06a2b
+#   text hash     f43f6203da39b1c8
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  27c83f523da63f74
-#   text hash     a6882c7fba788d54
+#   content hash  6e64f346276c8856
+#   text hash     68602b83954dee6f
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5b60618c5db5dee1
-#   text hash     1b88d2b479551b1c
+#   content hash  e1baff078c07a691
+#   text hash     218c99273c8f039c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

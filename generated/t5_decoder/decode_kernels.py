@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6402318d72c64b5c
-#   text hash     d85a3bfb5acd3eb7
+#   content hash  4190efc9b03f8bad
+#   text hash     10e061603d1b3e4c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

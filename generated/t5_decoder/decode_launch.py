@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  03a295acdcee0f3a
-#   text hash     506f91de52bcfc44
+#   content hash  9447d7219f35fd74
+#   text hash     1731e7f9dd2c592c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4610248b8d5557c1
-#   text hash     79d8e66c3c61f9af
+#   content hash  4e99e4866f77e253
+#   text hash     da380cec9a4670ac
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  21271c5ad978645b
-#   text hash     9bc051045cd7c18e
+#   content hash  af86d3bc3169c753
+#   text hash     bbbdcfa38ad369b6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

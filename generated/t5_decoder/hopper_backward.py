@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ed53f12a58b9706a
-#   text hash     c7d14b6c3b1f18a1
+#   content hash  829b4471cdc6d593
+#   text hash     358b47fe99655e85
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

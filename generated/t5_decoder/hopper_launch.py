@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6819194631c3c978
-#   text hash     928a2a84c1e6d3a6
+#   content hash  f7d9a93fd9b7752c
+#   text hash     ad4dd64a7816a0ec
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

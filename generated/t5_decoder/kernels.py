@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6cbebf2b3d0fa80d
-#   text hash     04692136619e2748
+#   content hash  61f6d70bc83ad8a2
+#   text hash     0c7bfe6e7c6d691d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

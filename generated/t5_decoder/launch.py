@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  52dfc647511cf2bb
-#   text hash     7531041d6955fbaf
+#   content hash  e7dfec44615715d1
+#   text hash     55b08f665ebba2dc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

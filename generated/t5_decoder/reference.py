@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fdb4f79d2bb71642
-#   text hash     52f6d26795565042
+#   content hash  505e0f9bb5b8dd5a
+#   text hash     5a07b109e5f19298
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

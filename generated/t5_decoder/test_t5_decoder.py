@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f50195801b51eaa7
-#   text hash     59290c82b1452c8e
+#   content hash  5c3573d98c9bfd78
+#   text hash     56a70999a58d6833
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

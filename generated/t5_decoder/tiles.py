@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6172f119e9e15ac2
-#   text hash     f709e5804ff3bf93
+#   content hash  e6884e330ef8fe1d
+#   text hash     b69b18a2d337802d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

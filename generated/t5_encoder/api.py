@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  08befb4ff551a747
-#   text hash     533bc2f0f08132ac
+#   content hash  ba58d617e3ad1215
+#   text hash     b888b1e56b0d035a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c3a7ef9285a75597
-#   text hash     5cefec9ee2ff2f31
+#   content hash  151ceb5799df29a7
+#   text hash     459f2b9828a6f6b4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

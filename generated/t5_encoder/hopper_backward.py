@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7bf7f069b7d3d929
-#   text hash     e5020e120d7b46ec
+#   content hash  656bf88b126ae060
+#   text hash     73c7701ee24c81e3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  577a82caa6847dca
-#   text hash     3c374e5a56d991eb
+#   content hash  302c66c5afbf990f
+#   text hash     f554abc896509f62
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

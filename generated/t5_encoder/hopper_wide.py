@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  57feedd00d3e81dc
-#   text hash     ca26740e0b89546f
+#   content hash  bee99b1a092933d3
+#   text hash     8f03d6f6ed8413bc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

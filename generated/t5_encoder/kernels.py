@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e41818997277965e
-#   text hash     085e0ee68a246f25
+#   content hash  68261784fc082cbf
+#   text hash     e207068ce116ef17
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c2741af411e2ca8b
-#   text hash     5edcf359ec6f9263
+#   content hash  b2298dfd7b36169b
+#   text hash     0397f1cb0d52d57d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

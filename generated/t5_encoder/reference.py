@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6d9f80f220d3890f
-#   text hash     88b041d698129cc9
+#   content hash  e4424410ecfb9b71
+#   text hash     403965749639cbcb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

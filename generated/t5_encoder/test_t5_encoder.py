@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e2f0cbc4d4ab1532
-#   text hash     19692c4fdec6467d
+#   content hash  41ef66c0ae265105
+#   text hash     0132e7c7036b3ea7
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

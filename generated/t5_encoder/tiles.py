@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c7ab4d5e613ab740
-#   text hash     009534b56262713a
+#   content hash  a53b9cdee48b8f38
+#   text hash     b8c2f04ab183e6b9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

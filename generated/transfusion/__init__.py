@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7ebe86103033e703
-#   text hash     2b276dbafc8bf313
+#   content hash  755a03bd26b7d4dd
+#   text hash     ccdcef96a880e011
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  733b90e48ca3a5b5
-#   text hash     55640ee85f5c3642
+#   content hash  94410fbb60663683
+#   text hash     31d0ced20a333c26
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bbbbee10edaeb093
-#   text hash     ea5e15ad3e5d6f8a
+#   content hash  9310035eea934efb
+#   text hash     3aea769e6229d466
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f1874c2fbe0154c5
-#   text hash     726b84bde15f28df
+#   content hash  54e12c0631425839
+#   text hash     6a49ca0c1ad3ee60
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  539347c5029575ef
-#   text hash     070a67ef714456f7
+#   content hash  27a47ec3038f79f4
+#   text hash     bde7b50380198d48
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e570540f1502b9fb
-#   text hash     6492c6bd18bae688
+#   content hash  d55e06937043af5d
+#   text hash     5b537bd3bb48bd08
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

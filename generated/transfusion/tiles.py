@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  58abcf4f64ca08f1
-#   text hash     f015b8af5daab69e
+#   content hash  b6d02e6df7bd75bf
+#   text hash     07e0f6f4105eb00f
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5e37270325356e5e
-#   text hash     2cf9bff3d62d6fe5
+#   content hash  3eede6e1f5f1592f
+#   text hash     50ce6a10b9abbd66
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7d152cd3ccbbe5c4
-#   text hash     c332c517ef542c00
+#   content hash  6266eb13ec5733b5
+#   text hash     107bea1f582c370c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  70b722972a6ee278
-#   text hash     301b32d925f36958
+#   content hash  e253e854da1dd5c7
+#   text hash     ea9e9b6b0a20c573
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

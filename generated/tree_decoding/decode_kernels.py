@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a80ad0e3feb1c64f
-#   text hash     1e58e625c88a82af
+#   content hash  7e641c19e63a9853
+#   text hash     9441084b8afa5d07
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  23cbc2988ff16ce7
-#   text hash     fde371eca5c25277
+#   content hash  8884839932f59056
+#   text hash     b1ec6923cedbd403
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  199f68a5721a5053
-#   text hash     2884951302020e7b
+#   content hash  a4e062d40dda6266
+#   text hash     ae16037ce4a57818
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

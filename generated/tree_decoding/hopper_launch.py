@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fc8e6f240f5453a9
-#   text hash     3c80b39a27fc5026
+#   content hash  03ae6aad6f4b7890
+#   text hash     c3662f290edd98d2
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

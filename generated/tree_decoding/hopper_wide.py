@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  839f9931eb74c313
-#   text hash     f744701268cf65be
+#   content hash  f02da17aae9e83ab
+#   text hash     fafc3cced72be22c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

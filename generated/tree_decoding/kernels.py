@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  70400ab069fe8372
-#   text hash     a61177e31af84335
+#   content hash  75821927f4fe0425
+#   text hash     4c6a5b594c5c9617
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

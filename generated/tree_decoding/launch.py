@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  54f29002735f6b7e
-#   text hash     216b9897954f33a3
+#   content hash  d7abf30345178959
+#   text hash     d8e25e7460938ee0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

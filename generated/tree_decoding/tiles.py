@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  42f7114b7752af5f
-#   text hash     244568cb71e6ece8
+#   content hash  b76a983fc9d6e679
+#   text hash     464b43956dd7285a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -489,6 +489,34 @@ DROPPED = {
 }
 
 
+LISTED = {
+    "heads": "mask: [{expr: m}]\ninputs: {m: {axes: [batch, head, query // 48, key // 80], dtype: bool}}",
+    "key heads": "mask: [{expr: 'm > 0'}]\ninputs: {m: {axes: [kv_head, query // 64, key // 64], dtype: int}}",
+    "no heads": "mask: [causal, {expr: m}]\ninputs: {m: {axes: [query // 64, key // 128], dtype: bool}}",
+    "queries": "mask: [causal, {expr: m}]\ninputs: {m: {axes: [batch, kv_head, query, key // 64], dtype: bool}}",
+    "two": """mask: [{expr: m or my_entries}]
+inputs:
+  m: {axes: [batch, query // 32, key // 32], dtype: bool}
+  my_entries: {axes: [head, query // 64, key // 96], dtype: bool}
+""",
+    "window": "mask: [{expr: 'q - k < 150'}, block_sparse: {block: 32}]",
+    "documents": "mask: [causal, segments, block_sparse: {block: 64}]\nsink: true",
+    "decays": "mask: [causal, block_sparse: {block: 64}]\nscore: [log_decay]",
+    "dropout": "dropout: true\nmask: [causal, block_sparse: {block: 64}]",
+}
+
+
+@pytest.mark.parametrize("size", [64, 256])
+@pytest.mark.parametrize("text", LISTED.values(), ids=LISTED)
+def test_blocks_are_right_beside_other_terms(text: str, size: int, tmp_path: Path) -> None:
+    of = rendered(RandomSpec("blocks", f"name: blocks\n{text}\n"), tmp_path)
+    package = Package(tmp_path / "blocks", multiprocessors=2)
+    assert max(distances(package, of, Sizes(2, 200, 300, 4, 2, size, size, "fp16"))) < 2 * CLOSE
+    assert "hopper.forward" in package.emulation.launched
+    ran = {"hopper_backward.backward", "hopper_wide.backward"} & set(package.emulation.launched)
+    assert bool(ran) == differentiates(of, size)
+
+
 @pytest.mark.parametrize("size", [64, 128, 256])
 @pytest.mark.parametrize("text", DROPPED.values(), ids=DROPPED)
 def test_dropout_is_right_beside_other_terms(text: str, size: int, tmp_path: Path) -> None:

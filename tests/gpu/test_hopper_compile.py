@@ -162,8 +162,11 @@ def test_warps_exchange_random_numbers_by_themselves(
     """All warps of a worker wait once per step, before they overwrite numbers; wide heads have no memory for that."""
     found = compiler.run(CODE + BARRIERS, tmp_path, "gpt2_dropout", kernel, str(size), str(size))
     (more, by_warps, shuffles), (fewer, others, known) = (map(int, line.split()) for line in found)
-    assert more - fewer <= barriers and shuffles == known
-    assert by_warps > others or "wide" in kernel
+    if "wide" in kernel:  # before numbers are overwritten by weights as well
+        assert more - fewer == barriers
+    else:
+        assert more - fewer <= barriers and by_warps > others
+    assert shuffles == known
 
 
 @pytest.mark.parametrize("kernel", ["hopper.forward", "hopper_backward.backward"])

@@ -158,7 +158,7 @@ def test_mistakes_of_rows_are_told_with_their_places(tmp_path: Path) -> None:
 
 
 def test_terms_that_load_a_lot_have_rows_of_their_own() -> None:
-    bare, plain, sloped, capped, marks, heavy, drawn, rows = map(tiles.tables, tiles.WEIGHTS)
+    bare, plain, sloped, capped, marks, heavy, drawn, rows, small_blocks, _ = map(tiles.tables, tiles.WEIGHTS)
     for size in (64, 128):
         assert len({one.half["sm_90"]["forward"][size] for one in (plain, marks, heavy)}) == 3
     assert (
@@ -169,7 +169,8 @@ def test_terms_that_load_a_lot_have_rows_of_their_own() -> None:
     variants = resources.variants()
     for name, expected in (("full", bare), ("causal", plain), ("alibi", plain), ("softcap", capped), ("kerple", sloped),
                            ("llama3_documents", marks), ("log_decay", rows), ("pair_bias", heavy),
-                           ("gpt2_dropout", drawn), ("t5_encoder", heavy)):  # fmt: skip
+                           ("gpt2_dropout", drawn), ("t5_encoder", heavy),
+                           ("block_sparse", small_blocks)):  # fmt: skip
         found = plan.build(loaded(variants[name])).tables.half["sm_90"]
         assert all(found[kernel] == expected.half["sm_90"][kernel] for kernel in ("forward", "backward_dkv")), name
 

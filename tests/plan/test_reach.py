@@ -37,6 +37,10 @@ def planned(folder: Path, text: str) -> Plan:
         ("mask: [causal, any: [sliding_window: {size: 4096}, expr: 'k < 4']]", {64, 128}),
         ("mask: [causal, segments]", set()),
         ("mask: [any: [causal, segments]]", {64, 128}),  # hides no early key
+        ("dropout: true\nmask: [causal, segments]", {64, 128}),  # random numbers cost more than hidden keys
+        ("dropout: true\nmask: [causal, block_sparse: {block: 128}]", {64, 128}),
+        ("dropout: true\nmask: [causal, sliding_window: {size: 512}]", set()),
+        ("mask: [sliding_window: {size: 64}, block_sparse: {block: 128}]", {64, 128}),
         ("mask: [causal, sliding_window: {size: 1024}]\nscore: [softcap: {cap: 20.0}]", set()),
         ("mask: [causal, sliding_window: {size: 4096}]\nscore: [softcap: {cap: 20.0}]", {128}),
     ],

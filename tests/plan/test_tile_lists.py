@@ -100,6 +100,18 @@ def test_a_list_of_more_tiles_than_one_step_looks_at(package: ModuleType) -> Non
     assert listed(lists[1 * H + 2, 2]) == wanted(columns.T, 16)
 
 
+def test_entries_list_what_their_own_rows_need(package: ModuleType) -> None:
+    """Entries with fewer rows, and without any: tiles past the end of one list nothing, and no list goes past it."""
+    q, k, some = call(package, 0.5)
+    entries = torch.tensor([[0, 50, 0, 100, 50], [3, 0, 5, 0, 0]], dtype=torch.int32)
+    cache = package.runtime.LaunchCache.of("entries", q, k, some, entries)
+    lists = package._key_lists(cache, q, k, entries, some, 16, 16)
+    pairs = visible(package, some, TQ)[0, 1, :50, :100]
+    for tile, rows in enumerate(pairs.split(16)):
+        assert listed(lists[1, tile]) == wanted(rows, 16)
+    assert not lists[H:, :, 1].any()
+
+
 def test_heads_that_share_blocks_have_lists_of_their_own(package: ModuleType) -> None:
     q, k, some = call(package, 0.5)
     shared = some[:1, :1].expand(B, H, -1, -1)

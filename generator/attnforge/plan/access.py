@@ -34,12 +34,12 @@ class Access:
 
     @property
     def block(self) -> int:
-        """The least number of positions, of queries or of keys, that share a whole number of pairs; 1 if none do."""
+        """How many neighbouring queries, and how many keys, share a value of pairs: the smaller of the two numbers."""
         return min(self.shared.values(), default=1)
 
     @property
     def shared(self) -> dict[Side, int]:
-        """The numbers of queries and of keys that share a whole number of pairs; empty for other reads."""
+        """How many queries, and how many keys, share a whole number or truth value of pairs; empty for other reads."""
         paired = self.form == "pair" and self.input.dtype != "float"
         axes = [axis for axis in self.input.axes if axis.kind in SIDE_OF] if paired else []
         return {SIDE_OF[axis.kind]: axis.per for axis in axes if isinstance(axis.per, int)}

@@ -177,7 +177,8 @@ def _programs(plan: Plan) -> list[str]:
         own, listed_tiles = kernel.texts["own"], kernel.texts["listed"]
         reader = "`forward` and `backward_dq`" if own == "queries" and spec.algorithm.backward else "`forward`"
         reader = "`backward_dkv`" if own == "keys" else reader
-        work = f"a tile of {own} of one query head {of}: lists the tiles of {listed_tiles} that it needs"
+        whose = f"of one query head {of}" if plan.key_states and plan.key_states.per_head else of
+        work = f"a tile of {own} {whose}: lists the tiles of {listed_tiles} that it needs"
         rows.append((kernel.name, f"{work}; runs before {reader}, with the same tiles"))
     if not spec.algorithm.by_query:
         walk = "loads each tile of BLOCK_N keys once and loops over the tiles of BLOCK_M queries that see it"

@@ -78,13 +78,13 @@ class Loops:
 
     def range_for(self, walk: Iterable[Block]) -> tuple[Block, ...]:
         """The statements that compute the range, with the limits of full tiles only if the loops over it read them."""
-        read = {"first", "last", *reads((*self.narrowed, *walk))}
+        read = {"first", "last", *reads(walk if self.listed else (*self.narrowed, *walk))}
         if not self.states:
             return (Statement(targets_of(RANGE, read), self.tiles.call("span")), *self.narrowed)
         own = self.states.own
         if self.listed:
             found = Statement(targets_of(RANGE, read), f"list_range({self.states.own_list})")
-            return (self.states.found(f"{own}_start // {BLOCKS[own]}"), found)
+            return (self.states.list_found(f"{own}_start // {BLOCKS[own]}"), found)
         given = (f"{self.states.ranges}_ptr", self.states.place, f"{own}_parts", f"{own}_start", BLOCKS[own])
         found = Statement(targets_of(RANGE, read), f"load_range({', '.join((*given, self.tiles.block))})")
         return (found, *self.narrowed)

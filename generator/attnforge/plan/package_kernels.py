@@ -14,6 +14,7 @@ from .parameters import Kernel, Parameter
 from .shared_parameters import SharedParameters
 from .sides import BLOCKS, OTHER, RANGE, SIDES
 from .statements import Block, Branch, Loop, Statement, needed, reads
+from .tile_ranges import TileRange
 from .tile_states import TileStates
 
 
@@ -187,10 +188,15 @@ class PackageKernels(SharedParameters):
         """The kernels that list the tiles of one side that each tile of the other side needs."""
         return tuple(map(self._list, self.listed))
 
+    def placed(self, states: TileStates) -> TileRange | None:
+        """The range of tiles that a list is made from, if positions alone limit it."""
+        tiles = self.analysis.keys if states.own == "q" else self.analysis.queries
+        return tiles if tiles.placed else None
+
     def _list(self, states: TileStates) -> Kernel:
         made = Parameter(f"{states.lists}_ptr", "*i32", states.lists, written=True)
         parts = (made, *self.notes(), *self._told(states, states.telling_names))
-        note = _list_of(states)
+        note = _list_of(states, self.placed(states))
         blocks = {"enter": self._masked(states, f"{states.own}_tiles", parts, note), "note": note}
         listed, own = ("keys", "queries") if states.own == "q" else ("queries", "keys")
         texts = {"listed": listed, "own": own}
@@ -256,9 +262,10 @@ def _range_of(states: TileStates) -> tuple[Block, ...]:
     )
 
 
-def _list_of(states: TileStates) -> tuple[Block, ...]:
+def _list_of(states: TileStates, placed: TileRange | None) -> tuple[Block, ...]:
     """The statements that list the tiles that one tile of a side needs: those that need no mask, then the others."""
     own, other = states.own, OTHER[states.own]
+    begin, end = ("first", "last") if placed else ("0", f"{other}_tiles")
 
     def found(count: str, wanted: str) -> Loop:
         told = f"{states.function}({', '.join(('others', *states.parameters, states.block))})"
@@ -267,9 +274,10 @@ def _list_of(states: TileStates) -> tuple[Block, ...]:
             Statement("some, every", told),
             Statement(count, f"append({states.own_list}, {count}, others, {wanted})"),
         )
-        return Loop("start", "0", f"{other}_tiles, 128", step)
+        return Loop("start", begin, f"{end}, 128", step)
 
     steps = (
+        *((Statement("first, _, _, last", placed.call()),) if placed else ()),
         Statement("full", "0"),
         found("full", "every"),
         Statement("count", "full"),
@@ -279,7 +287,7 @@ def _list_of(states: TileStates) -> tuple[Block, ...]:
     return (
         *needed(positions.ends(own, f"tile * {BLOCKS[own]}"), reads((*loaded, *steps))),
         *loaded,
-        states.found("tile"),
+        states.list_found("tile"),
         *steps,
         Statement("", f"tl.store({states.own_list}, full)"),
         Statement("", f"tl.store({states.own_list} + 1, count)"),

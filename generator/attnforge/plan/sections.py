@@ -44,11 +44,12 @@ def _ranges(s: PackageKernels) -> Iterator[Function]:
     a, walks = s.analysis, s.spec.algorithm.walks
     told = a.key_states is not None
     alone = s.pairs or not told  # kernels for pairs compute ranges themselves
-    if alone:
+    placed = [tiles for states in s.listed if (tiles := s.placed(states))]
+    if alone or placed:
         yield Function("portable/tiles.jinja", "tile_range")
-    if alone and "k" in walks:
+    if (alone and "k" in walks) or a.keys in placed:
         yield Function("portable/tiles.jinja", "range_function", (a.keys,))
-    if not told and "q" in walks:
+    if (not told and "q" in walks) or a.queries in placed:
         yield Function("portable/tiles.jinja", "range_function", (a.queries,))
     if s.scanned and not s.lists:
         yield Function("portable/tiles.jinja", "keep_documents")

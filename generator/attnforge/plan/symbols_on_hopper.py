@@ -21,7 +21,7 @@ def _in_gluon() -> Iterator[tuple[str, str]]:
     yield "at", "number of tiles so far: the current one has stage at % STAGES, in round at // STAGES"
     yield "phase", "phase bit: the lowest bit of the round, by which a wait tells it from the previous one"
     yield "ends", "number of tiles so far that reach into the next sequence"
-    yield "eighth", "the number of a key divided by eight: that many keys share a call of the random number generator"
+    yield "eighth", "index of a group of eight keys, which share a call of the random number generator"
     yield "words", "four words of 32 bits, the result of a call"
     yield "draws", "a random number of 16 bits for each weight: dropout drops it if that is less than drop_below"
     yield "CALLS", "the layout in which threads call the generator, each for draws of its own"

@@ -49,6 +49,12 @@ class TileRange:
         """Whether all tiles are visited whatever the call gives, and all within the sequence are full."""
         return not self.narrowed and self.ends == (Bounds("0", self.count, ("0", self.count)),)
 
+    @property
+    def placed(self) -> bool:
+        """Whether positions, lengths and plain numbers of the call limit the tiles to visit."""
+        limited = all((ends.lo, ends.hi) != ("0", self.count) for ends in self.ends)
+        return len(self.ends) == 1 and limited and self.plain == ()
+
     def call(self, span: str = "") -> str:
         """Text that computes the range: that of one `span` if there are several."""
         arguments = (*((span,) if len(self.ends) > 1 else ()), *self.parameters, self.block)

@@ -1,7 +1,8 @@
 """Tile states of a mask that reads tensors: the tiles that are empty, full or mixed in a call.
 
-A small kernel notes the least and the greatest value that the mask reads along each tile of queries and of keys; from
-these extremes the mask is evaluated over intervals, for a thousand tiles at a time.
+A small kernel notes the least and the greatest value that the mask reads along each tile of queries and of keys; those
+of blocks are found where they are needed. From these extremes the mask is evaluated over intervals, for many tiles at a
+time: the result is a range of tiles or, for blocks, a list.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class TileStates:
         """The name of the list for a program's own tile."""
         return self.lists.removesuffix("s")
 
-    def found(self, tile: str) -> Statement:
+    def list_found(self, tile: str) -> Statement:
         """The statement that finds the list for a tile; `tile` is text of its index."""
         place = f"{self.place.strip('()')}, {tile}, {self.own}_tiles, {OTHER[self.own]}_tiles"
         return Statement(self.own_list, f"tile_list({self.lists}_ptr, {place})")
@@ -179,7 +180,7 @@ class TileStates:
             texts = []
             for side in (self.own, OTHER[self.own]):
                 (first, last, kind), per = ends[side], access.shared[side]
-                at_once = str(_at_once(per, access.shared[OTHER[side]]))
+                at_once = _at_once(per, access.shared[OTHER[side]])
                 texts.append(f"{first}, {last}, {per}, {at_once}, {access.input.name}_stride_{kind}")
             call = f"block_extremes({self.inputs.base(access.input)}, {', '.join(texts)}, {self.block})"
             lines.append(Statement(f"{access.name}_least, {access.name}_most", call))
@@ -266,5 +267,5 @@ class TileStates:
 
 
 def _at_once(per: int, per_other: int) -> int:
-    """How many entries along one side are loaded together, a power of 2: 32 in all, most where they are dense."""
+    """How many entries along one side are loaded together, a power of 2: of both sides at most 32 for each tile."""
     return 16 if per < 16 <= per_other else 2 if per >= 16 else 4

@@ -168,8 +168,10 @@ def tables(
     faster: dict[str, dict[Columns, tuple[int, ...]]] = {}
     least: dict[str, dict[int, int]] = {}
     layers += (f"given_{weight}", *((f"packed_given_{weight}",) if packed else ())) if given else ()
-    layers += (added, *((f"packed_{added}",) if packed else ())) if added else ()
-    for layer in (*layers, *(("left", f"left_{weight}") if reach and weight not in _FAR_OR_NEAR else ())):
+    drawn = weight == "drawn"  # measured by itself
+    layers += (added, *((f"packed_{added}",) if packed else ())) if added and not drawn else ()
+    near = reach and weight not in _FAR_OR_NEAR and not (drawn and not reach.known and not reach.numbers)
+    for layer in (*layers, *(("left", f"left_{weight}") if near else ())):
         for its, limits in found["faster"].get(layer, {}).items():
             faster[its] = {
                 _columns(n): tuple(keys) if isinstance(keys, list) else (keys,) for n, keys in limits.items()

@@ -58,7 +58,7 @@ def fits(a: Analysis) -> bool:
     Then a row's reference depends on its own position alone, and so do the bits of its result.
     """
     spec = a.spec
-    if a.by_query.weight in ("heavy", "drawn") or a.key_states or len(a.keys.ends) > 1 or not a.keys.full:
+    if spec.dropout or a.by_query.weight == "heavy" or a.key_states or len(a.keys.ends) > 1 or not a.keys.full:
         return False
     masks, least = [mask.keep for mask in spec.masks], least_values(spec)
     return not masks or (any(map(hides_late_keys, masks)) and all(shows_itself(keep, least) for keep in masks))

@@ -50,7 +50,7 @@ class Sums:
     def turns_to(self, parts: Sequence[Parameter]) -> int | None:
         """Up to how many queries programs with such parameters take tiles in turns; None: whatever their number.
 
-        Calls with dropout never do: workers exchange random numbers through the memory of a second stage of keys.
+        Calls with dropout never do: workers exchange random numbers in memory that a second stage of keys would need.
         """
         return 0 if self.shared.spec.dropout else self._turns_to(parts)
 

@@ -52,7 +52,7 @@ class Weights:
 
     @property
     def _dropping(self) -> dict[str, tuple[Block, ...]]:
-        """The statements of a step for dropout, by their place."""
+        """The statements of a step that change with dropout, by their place."""
         drops = self.dropout
         return {
             "drawn": drops.drawn_by_keys,

@@ -153,9 +153,8 @@ def test_tiles_that_a_kernel_is_not_made_for_are_refused(
 
 @pytest.mark.parametrize(
     ("kernel", "size", "barriers"),
-    [("hopper.forward", 64, 1), ("hopper.forward", 256, 1), ("hopper_backward.backward", 64, 1),
-     ("hopper_backward.backward", 128, 1), ("hopper_wide.backward", 256, 2)],
-)  # fmt: skip
+    [("hopper.forward", 64, 1), ("hopper_backward.backward", 128, 1), ("hopper_wide.backward", 256, 2)],
+)
 def test_warps_exchange_random_numbers_by_themselves(
     kernel: str, size: int, barriers: int, compiler: Compiler, tmp_path: Path
 ) -> None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8d32ec9c052cb572
-#   text hash     48342afab49803f0
+#   content hash  b62faac01c63df98
+#   text hash     a620b0a27ac40de6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -30,6 +30,7 @@ Layouts
 
 Symbols
     weights                   dS / (dP - delta), [64, BLOCK_M], stored as [16, 256] in the order of threads
+    stays, used               which weights dropout keeps, and the weights by which dout is multiplied
     factor                    weights as stored; with dropout, those kept times rescale, or dS with a mark, its last bit
     weights_ready, weights_free
                               barriers that signal that these are stored, and that they may be overwritten
@@ -145,6 +146,8 @@ def weigh(
         stays = kept_by(draws, drop_below)
         used = tl.where(stays, p, -p)
         used = tl.maximum(used, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        # of a weight that stays, its product with rescale; of others, dS itself, with a mark
+        # [64, BLOCK_M]
         p = p * tl.where(stays, rescale, -delta[None, :])
         p = tl.where(stays, marked(p, 0), marked(p, 1))
     weights.store(by_threads(p))
@@ -176,6 +179,7 @@ def derive(
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     if seed is not None:
+        # weights come times rescale, so dP - delta / rescale is their factor
         # [BLOCK_M]
         delta = delta * (1 / rescale)
     below = over_columns(-delta, SCORES)

@@ -181,6 +181,7 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
 def wide(plan: Plan) -> Iterator[tuple[str, str]]:
     """Names of hopper_wide.py: there groups of warps hand on what workers exchange in hopper_backward.py."""
     yield "weights", "dS / (dP - delta), [64, BLOCK_M], stored as [16, 256] in the order of threads"
+    yield "stays, used", "which weights dropout keeps, and the weights by which dout is multiplied"
     yield "factor", "weights as stored; with dropout, those kept times rescale, or dS with a mark, its last bit"
     yield "weights_ready, weights_free", "barriers that signal that these are stored, and that they may be overwritten"
     yield "below", "-delta in each row of a tile of scores; a product adds dp to it"

@@ -139,6 +139,7 @@ class Dropout:
             Statement("stays", _KEPT, shape=_OF_KEYS),
             Statement("used", "tl.where(stays, p, -p)", shape=_OF_KEYS),
             _kept("used"),
+            Comment("of a weight that stays, its product with rescale; of others, dS itself, with a mark"),
             Statement(weight, f"{weight} * tl.where(stays, rescale, -delta[None, :])", shape=_OF_KEYS),
             Statement(weight, f"tl.where(stays, marked({weight}, 0), marked({weight}, 1))", shape=_OF_KEYS),
         )
@@ -149,7 +150,8 @@ class Dropout:
     def rescaled(self) -> tuple[Block, ...]:
         """The statements with which those warps find what to subtract."""
         less = Statement("delta", "delta * (1 / rescale)", shape=_OF_QUERIES)
-        return (Statement("delta", DELTA, shape=_OF_QUERIES), *self._if_any(less)) if self.spec.dropout else ()
+        why = Comment("weights come times rescale, so dP - delta / rescale is their factor")
+        return (Statement("delta", DELTA, shape=_OF_QUERIES), *self._if_any(why, less)) if self.spec.dropout else ()
 
     @property
     def derived_from_factors(self) -> tuple[Block, ...]:

@@ -133,7 +133,7 @@ def _named(kernels: Iterable[Kernel]) -> frozenset[str]:
 def build(p: SharedParameters, known: frozenset[str]) -> Hopper | None:
     """The Hopper kernels of a variant, if it has any; `known` are the names that kernels.py defines.
 
-    None if the spec leaves them out; not yet with heads wider than 512.
+    None if the spec leaves them out; not yet with latent heads, or without a backward pass.
     """
     spec = p.spec
     if "hopper" not in spec.targets or spec.latent or not spec.algorithm.backward:

@@ -39,9 +39,9 @@ class Loops:
         return "k_start" if self.tiles.block == "BLOCK_N" else "q_start"
 
     @property
-    def listed(self) -> bool:
-        """Whether the tiles are in a list, full ones first; ranges are then ranges of places in it."""
-        return self.states is not None and not self.states.ranged
+    def listed(self) -> TileStates | None:
+        """The states of tiles in a list, full ones first, if they are not a range: ranges are then of places in it."""
+        return self.states if self.states and not self.states.ranged else None
 
     @property
     def full(self) -> bool:
@@ -55,8 +55,8 @@ class Loops:
 
     def begun(self, place: str) -> Statement:
         """The statement that finds the first row of the tile at a place of the range."""
-        if self.listed and self.states:
-            return Statement(self.start, f"listed({self.states.own_list}, {place}) * {self.tiles.block}")
+        if self.listed:
+            return Statement(self.start, f"listed({self.listed.own_list}, {place}) * {self.tiles.block}")
         return Statement(self.start, f"{f'({place})' if ' ' in place else place} * {self.tiles.block}")
 
     @property

@@ -245,16 +245,9 @@ def _range_of(states: TileStates) -> tuple[Block, ...]:
     """The statements that compute and store the range of parts that one part of a side needs."""
     own, other, ends = states.own, OTHER[states.own], ", ".join(RANGE)
     count = f"{other}_tiles"
-    step = (
-        Statement("others", "start + tl.arange(0, 1024)"),
-        Statement("some, every", f"{states.function}({', '.join(('others', *states.parameters, states.block))})"),
-        Statement(ends, f"add_states({ends}, others, some, every, {count})"),
-    )
-    loaded = (*states.telling, *states.bases("tile"), *states.notes(own))
-    ends_of_tile = positions.ends(own, f"tile * {BLOCKS[own]}")
+    step = (*_examined(states, 1024), Statement(ends, f"add_states({ends}, others, some, every, {count})"))
     return (
-        *needed(ends_of_tile, reads((*loaded, *step))),
-        *loaded,
+        *_entered(states, step),
         Statement(ends, f"{count}, {count}, {count}, 0"),
         Loop("start", "0", f"{count}, 1024", step),
         Statement("place", f"tl.cast({states.place} * {own}_tiles + tile, tl.int64) * 4"),
@@ -264,17 +257,11 @@ def _range_of(states: TileStates) -> tuple[Block, ...]:
 
 def _list_of(states: TileStates, placed: TileRange | None) -> tuple[Block, ...]:
     """The statements that list the tiles that one tile of a side needs: those that need no mask, then the others."""
-    own, other = states.own, OTHER[states.own]
-    begin, end = ("first", "last") if placed else ("0", f"{other}_tiles")
+    begin, end = ("first", "last") if placed else ("0", f"{OTHER[states.own]}_tiles")
 
     def found(count: str, wanted: str) -> Loop:
-        told = f"{states.function}({', '.join(('others', *states.parameters, states.block))})"
-        step = (
-            Statement("others", "start + tl.arange(0, 128)"),
-            Statement("some, every", told),
-            Statement(count, f"append({states.own_list}, {count}, others, {wanted})"),
-        )
-        return Loop("start", begin, f"{end}, 128", step)
+        appended = Statement(count, f"append({states.own_list}, {count}, others, {wanted})")
+        return Loop("start", begin, f"{end}, 128", (*_examined(states, 128), appended))
 
     steps = (
         *((Statement("first, _, _, last", placed.call()),) if placed else ()),
@@ -283,12 +270,24 @@ def _list_of(states: TileStates, placed: TileRange | None) -> tuple[Block, ...]:
         Statement("count", "full"),
         found("count", "some & ~every"),
     )
-    loaded = (*states.telling, *states.bases("tile"), *states.notes(own))
     return (
-        *needed(positions.ends(own, f"tile * {BLOCKS[own]}"), reads((*loaded, *steps))),
-        *loaded,
+        *_entered(states, steps),
         states.list_found("tile"),
         *steps,
         Statement("", f"tl.store({states.own_list}, full)"),
         Statement("", f"tl.store({states.own_list} + 1, count)"),
+    )
+
+
+def _entered(states: TileStates, steps: tuple[Block, ...]) -> tuple[Block, ...]:
+    """The statements that find a tile's own positions and values, on which the states of other tiles depend."""
+    loaded = (*states.telling, *states.bases("tile"), *states.notes(states.own))
+    return (*needed(positions.ends(states.own, f"tile * {BLOCKS[states.own]}"), reads((*loaded, *steps))), *loaded)
+
+
+def _examined(states: TileStates, many: int) -> tuple[Statement, ...]:
+    """The statements that compute the states of so many tiles of the other side, from tile `start` on."""
+    return (
+        Statement("others", f"start + tl.arange(0, {many})"),
+        Statement("some, every", f"{states.function}({', '.join(('others', *states.parameters, states.block))})"),
     )

@@ -48,11 +48,7 @@ class Wide(Backward):
 
     @property
     def _dropping(self) -> dict[str, tuple[Block, ...]]:
-        drops = self.dropout
-        return {
-            "dropped": (),
-            "handed_on": drops.handed_on(self._factors["weight"]),
-        }
+        return {"handed_on": self.dropout.handed_on(self._factors["weight"])}
 
     @cached_property
     def step(self) -> Step:

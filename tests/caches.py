@@ -23,14 +23,9 @@ def package(folder: Path, name: str, text: str, exports: str = "decode") -> Modu
     # a machine with a GPU may lack the packages that rendering needs
     import unformatted
 
-    from attnforge.language import spec
-    from attnforge.source import resources
-
     path = folder / f"{name}.yaml"
     path.write_text(f"name: {name}\nexports: [{exports}]\n{text}")
-    (folder / name).mkdir()
-    for file, content in unformatted.interpreted(spec.load(path, terms=resources.terms_for(path))).items():
-        (folder / name / file).write_text(content)
+    unformatted.write(path, folder / name)
     unrewritten.module(folder, f"{name}.decode")
     return sys.modules[name]
 

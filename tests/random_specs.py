@@ -305,17 +305,10 @@ def write(given: RandomSpec, folder: Path, *, far: bool = False, whole: bool = F
     """
     import unformatted
 
-    from attnforge.language import spec
-    from attnforge.source import resources
-
     path = folder / f"{given.name}.yaml"
     path.write_text(given.yaml)
-    package = folder / given.name
-    package.mkdir()
-    loaded = spec.load(path, terms=resources.terms_for(path))
-    files = unformatted.files(loaded) if whole else unformatted.interpreted(loaded, suite=True, far=far)
-    for name, text in files.items():
-        (package / name).write_text(text)
+    ran = functools.partial(unformatted.interpreted, suite=True, far=far)
+    unformatted.write(path, folder / given.name, unformatted.files if whole else ran)
 
 
 def suite(folder: Path, name: str) -> ModuleType:

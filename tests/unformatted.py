@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -41,6 +41,15 @@ def interpreted(loaded: Spec, *, suite: bool = False, far: bool = False) -> dict
         mock.patch.object(suite_cases, "cases", return_value=found),
     ):
         return files(loaded)
+
+
+def write(path: Path, package: Path, chosen: Callable[[Spec], dict[str, str]] = interpreted) -> Spec:
+    """Writes the `chosen` files of the package of a spec's file into a new folder; returns the spec."""
+    loaded = spec.load(path, terms=resources.terms_for(path))
+    package.mkdir(parents=True)
+    for name, text in chosen(loaded).items():
+        (package / name).write_text(text)
+    return loaded
 
 
 def compiled(loaded: Spec) -> dict[str, str]:

@@ -22,9 +22,6 @@ import unrewritten
 from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from attnforge.language import spec
-from attnforge.source import resources
-
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -223,9 +220,7 @@ def rendered(folder: Path, name: str, text: str) -> ModuleType:
     """The package of a spec's text."""
     path = folder / f"{name}.yaml"
     path.write_text(f"name: {name}\nexports: [context_parallel]\n{text}\n")
-    (folder / name).mkdir()
-    for file, content in unformatted.interpreted(spec.load(path, terms=resources.terms_for(path))).items():
-        (folder / name / file).write_text(content)
+    unformatted.write(path, folder / name)
     return unrewritten.module(folder, name)
 
 

@@ -55,9 +55,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., 
         path = folder / f"{name}.yaml"
         own = f"name: {name}\n{text}\n" if "exports:" in text else f"name: {name}\n{text}\nexports: [module]\n"
         path.write_text(own if text else asked(name))
-        (folder / PACKAGES / name).mkdir()
-        for file, content in unformatted.interpreted(spec.load(path, terms=resources.terms_for(path))).items():
-            (folder / PACKAGES / name / file).write_text(content)
+        unformatted.write(path, folder / PACKAGES / name)
         importlib.invalidate_caches()
         return importlib.import_module(f"{PACKAGES}.{name}.module")
 

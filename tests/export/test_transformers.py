@@ -20,7 +20,6 @@ import retracing
 import torch
 import unformatted
 
-from attnforge.language import spec
 from attnforge.source import resources
 
 transformers = pytest.importorskip("transformers")
@@ -120,9 +119,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., M
     def made(name: str, text: str = "") -> ModuleType:
         path = folder / f"{name}.yaml"
         path.write_text(f"name: {name}\n{text}" if text else resources.variants()[name].read_text())
-        (folder / PACKAGES / name).mkdir()
-        for file, content in unformatted.interpreted(spec.load(path, terms=resources.terms_for(path))).items():
-            (folder / PACKAGES / name / file).write_text(content)
+        unformatted.write(path, folder / PACKAGES / name)
         importlib.invalidate_caches()
         return importlib.import_module(f"{PACKAGES}.{name}.transformers")
 

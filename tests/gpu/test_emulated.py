@@ -385,13 +385,9 @@ def test_results_do_not_depend_on_what_comes_first(
 
 def rendered(given: RandomSpec, folder: Path) -> Plan:
     """Writes the package of a spec."""
-    path, package = folder / f"{given.name}.yaml", folder / given.name
+    path = folder / f"{given.name}.yaml"
     path.write_text(given.yaml)
-    package.mkdir()
-    loaded = language.load(path, terms=resources.terms_for(path))
-    for name, text in unformatted.compiled(loaded).items():
-        (package / name).write_text(text)
-    return plan.build(loaded)
+    return plan.build(unformatted.write(path, folder / given.name, unformatted.compiled))
 
 
 # the keys of a tile that queries do not see: later ones, earlier ones, or all of them between two other tiles

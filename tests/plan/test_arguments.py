@@ -19,8 +19,6 @@ from devices import GPU
 from torch.utils.checkpoint import checkpoint
 
 from attnforge.gpu import bench
-from attnforge.language import spec
-from attnforge.source import resources
 
 DEVICE = "cuda" if GPU else "cpu"
 CONSTANTS = """inputs:
@@ -75,12 +73,9 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModuleT
         if name not in made:
             path = folder / f"arguments_{name}.yaml"
             path.write_text(f"name: arguments_{name}\ndescription: A test.\n{SPECS[name]}\n")
-            loaded = spec.load(path, terms=resources.terms_for(path))
-            package = folder / "packages" / loaded.name
-            package.mkdir(parents=True)
-            for file, text in unformatted.interpreted(loaded).items():
-                (package / file).write_text(text)
-            made[name] = bench.module(loaded.name, package / "__init__.py")
+            package = folder / "packages" / path.stem
+            unformatted.write(path, package)
+            made[name] = bench.module(path.stem, package / "__init__.py")
         return made[name]
 
     return find

@@ -12,9 +12,6 @@ import pytest
 import torch
 import unformatted
 
-from attnforge.language import spec
-from attnforge.source import resources
-
 pytestmark = pytest.mark.slow
 
 TEXTS = {
@@ -33,9 +30,7 @@ def render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Render:
     def package(name: str, text: str) -> ModuleType:
         path = tmp_path / f"{name}.yaml"
         path.write_text(f"name: {name}\n{text}\n")
-        (tmp_path / name).mkdir()
-        for file, content in unformatted.interpreted(spec.load(path, terms=resources.terms_for(path))).items():
-            (tmp_path / name / file).write_text(content)
+        unformatted.write(path, tmp_path / name)
         # each row by itself, as on a GPU: the products of numpy depend on the processor
         monkeypatch.setattr("numpy.matmul", importlib.import_module(f"{name}.checks").row_by_row)
         return importlib.import_module(name)

@@ -15,8 +15,6 @@ import torch
 import unformatted
 from devices import GPU
 
-from attnforge.language import spec
-
 pytestmark = pytest.mark.slow
 
 KEYS, ROWS, SIZE = 50_000, 3, 16
@@ -28,10 +26,9 @@ SPECS = {
 
 @pytest.mark.parametrize("name", SPECS)
 def test_products_of_distant_positions(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / f"{name}.yaml").write_text(f"name: {name}\n{SPECS[name]}\n")
-    (tmp_path / name).mkdir()
-    for file, text in unformatted.interpreted(spec.load(tmp_path / f"{name}.yaml", terms=())).items():
-        (tmp_path / name / file).write_text(text)
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(f"name: {name}\n{SPECS[name]}\n")
+    unformatted.write(path, tmp_path / name)
     monkeypatch.syspath_prepend(tmp_path)
     attention = importlib.import_module(name).attention
     if not GPU:

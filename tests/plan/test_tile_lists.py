@@ -13,8 +13,6 @@ import torch
 import unformatted
 from devices import GPU
 
-from attnforge.language import spec
-
 B, H, TQ, TK = 2, 2, 70, 130
 SPEC = """
 name: {name}
@@ -33,11 +31,9 @@ pytestmark = pytest.mark.skipif(GPU, reason="the same kernels")
 def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     name, folder = f"listed_{request.param}", tmp_path_factory.mktemp("lists")
     per_q, per_k = PER[request.param]
-    text = SPEC.format(name=name, per_q=per_q, per_k=per_k).replace("// 1,", ",").replace("// 1]", "]")
-    (folder / f"{name}.yaml").write_text(text)
-    (folder / name).mkdir()
-    for file, text in unformatted.interpreted(spec.load(folder / f"{name}.yaml", terms=())).items():
-        (folder / name / file).write_text(text)
+    path = folder / f"{name}.yaml"
+    path.write_text(SPEC.format(name=name, per_q=per_q, per_k=per_k).replace("// 1,", ",").replace("// 1]", "]"))
+    unformatted.write(path, folder / name)
     sys.path.insert(0, str(folder))
     launch = importlib.import_module(f"{name}.launch")
     launch.per = (per_q, per_k)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1bc66b9f55b01cca
-#   text hash     30c9e1cc871e6205
+#   content hash  75d36ea966b22e41
+#   text hash     a92606fa3f776381
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9a290e82d4d168e0
-#   text hash     2050fee5fdd2bd47
+#   content hash  792a6daa1d4afba4
+#   text hash     d05f74b49059902d
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0d556110ebb6f538
-#   text hash     ad9a324bbc4c29aa
+#   content hash  727248fb446e4a0a
+#   text hash     89e973022c455b19
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1ab8448a0c0a4f89
-#   text hash     883f0d69db4e8ef8
+#   content hash  7bd076d5d8c7c411
+#   text hash     0340b2311ea7f86c
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a3ecc5eb5b49963a
-#   text hash     eb0ab65c077d28b1
+#   content hash  8e2ee1a1ba830416
+#   text hash     5be8002ef028fa8f
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fc4b2225f68fb907
-#   text hash     39d8ac44f626b4bd
+#   content hash  d7cb1e1ab1652d06
+#   text hash     f41b059fb5419398
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

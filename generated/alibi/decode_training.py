@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cab776500ff3f11b
-#   text hash     8a746cb412a2597e
+#   content hash  c6787b01bf664d7d
+#   text hash     46cccbdc6cbfb2bf
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

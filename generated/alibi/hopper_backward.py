@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  13ec538c8de9b8f7
-#   text hash     fe03739e767684c9
+#   content hash  5a3df212d238356d
+#   text hash     e14b4667027e119d
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

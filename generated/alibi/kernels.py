@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5bbf2c27e83131d6
-#   text hash     128c3d367bb6b31a
+#   content hash  a3b23caef862423f
+#   text hash     1b4fc152b889928a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bac5b99e0844dcbc
-#   text hash     a5e15d044d0977b2
+#   content hash  85f6fdfb524cd333
+#   text hash     f87d69cc344315e0
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a5280d236c5a62a8
-#   text hash     6b9e541fc0ace279
+#   content hash  cdd2f8261c1c1516
+#   text hash     f2c16b8b6147a24d
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

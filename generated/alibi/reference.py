@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6f9ae9d5f5be7e75
-#   text hash     03041d9959dbbf1f
+#   content hash  1931bd0b35d16a25
+#   text hash     a459985a46f593c8
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

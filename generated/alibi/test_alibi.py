@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4aa42a1738a33f95
-#   text hash     8924ec146999a1c3
+#   content hash  e5a5f80a11378156
+#   text hash     de4af20190d9248b
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

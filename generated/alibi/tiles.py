@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a66da21a26584999
-#   text hash     94b62d8bdf19c07f
+#   content hash  03c41b6627fa7773
+#   text hash     8065ba89354a3fb5
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d551f5415809a5a4
-#   text hash     e8ced81af749b910
+#   content hash  96fce11cfb66abc6
+#   text hash     ccccae4a47ee5eb8
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

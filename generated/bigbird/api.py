@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b7088fe917fcc4f4
-#   text hash     db2d0dfde30e4f0d
+#   content hash  77695348abe26bda
+#   text hash     723db27dbe736aa8
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

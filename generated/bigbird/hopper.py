@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a7523a7cc9cdf8f8
-#   text hash     8eaa63890339ae2f
+#   content hash  8b189b028f31f916
+#   text hash     9c27f618dc902be8
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0427ea3db7cceddc
-#   text hash     418b68d58ef4a2da
+#   content hash  d9225ee5872ac652
+#   text hash     fdbae938e3d4aa0f
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4f39b859ad580e32
-#   text hash     111dd82b461a3386
+#   content hash  7776001dc1ff2b31
+#   text hash     ef9c36e055b2b170
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

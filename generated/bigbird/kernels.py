@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1dcce21446275a4c
-#   text hash     08fdea1b6b423417
+#   content hash  af92716861aeb270
+#   text hash     e6a5ee8f990d9969
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

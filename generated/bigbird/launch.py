@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fc3195033e9553e0
-#   text hash     3013d17dc7319d5e
+#   content hash  f29d14d7c8db62e5
+#   text hash     4a1217b8eb2e2cd5
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

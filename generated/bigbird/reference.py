@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a35c1fcce71f79aa
-#   text hash     d14c983813ad53f1
+#   content hash  5f7c1436f7496736
+#   text hash     45225a2c12887d7c
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b5725675e4588326
-#   text hash     dfeadcc40553afc0
+#   content hash  10636c3c16c0d7c7
+#   text hash     35ce1bbffbda7af1
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2a021fe3267f078b
-#   text hash     4ef6a63d5d782176
+#   content hash  0f501dfd0b898127
+#   text hash     f8f89a6ee6454b50
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b5fb334bb59abd70
-#   text hash     6c178e41c0447d0f
+#   content hash  6bc6991b45f27300
+#   text hash     6c53fb618411cb60
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

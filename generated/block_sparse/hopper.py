@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e4731a19ba96682a
-#   text hash     c318d2ea53c01d9d
+#   content hash  58c6725d9cf91990
+#   text hash     7aafdadcb44995a4
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8965cfb6a3ae1c34
-#   text hash     0e092e461a429f3c
+#   content hash  eb09cc3ce67c5d64
+#   text hash     cb15ae494dc7d2d0
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

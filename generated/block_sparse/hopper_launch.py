@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  eff044ce7dc8f028
-#   text hash     408d840fd338d4a8
+#   content hash  9e12dc13000719ba
+#   text hash     c06eb8db6c52b0b9
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cd82ea5a2eddf6fe
-#   text hash     416f753c57d0c91c
+#   content hash  7921a88d541bdf7f
+#   text hash     acb44b74e03fd6ce
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d68353ea1a5eb443
-#   text hash     6627621781cb76dc
+#   content hash  2bcda414f81a5028
+#   text hash     60011e00edd7285f
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  16a8bcaf90d90095
-#   text hash     279a4be9ba8ebf98
+#   content hash  e2db4c20ea82273c
+#   text hash     7145223c21b97d5d
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  45192783e5712ee0
-#   text hash     d96ddc8ecbf4818d
+#   content hash  9a5d1cf03eef85c8
+#   text hash     d16024369ff1b5c3
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e40302f83bd3ab4f
-#   text hash     875d7f5792e10dfb
+#   content hash  9973a9cc699dfef4
+#   text hash     3cdca07c784f2a8f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

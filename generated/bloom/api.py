@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3fe1eb526ec1c658
-#   text hash     5f393285127f89c9
+#   content hash  06beca5eddf95def
+#   text hash     e181bbfcab294a81
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

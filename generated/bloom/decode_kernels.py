@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f49bc83b957b2360
-#   text hash     636eda8b8b6160fe
+#   content hash  a592c0b3303bb681
+#   text hash     4ab1bf45802799fc
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

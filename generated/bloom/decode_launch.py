@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  db477bff3a762229
-#   text hash     3b77b507b9dde063
+#   content hash  16d1e445a3c03b76
+#   text hash     e94c2646751bb3a0
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c3969a3f12971368
-#   text hash     9d56c2d97777ac84
+#   content hash  7ad334cdae1e026e
+#   text hash     4e8b7d0100623f14
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

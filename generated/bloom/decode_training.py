@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  934566ca9805415d
-#   text hash     2b840e7e6533d9d8
+#   content hash  e45325e3219ef078
+#   text hash     769ac439767df0ed
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  64d00a7ef60d58a2
-#   text hash     fde71b2b82cc3c3f
+#   content hash  f19e1a715c2f7abd
+#   text hash     c7e78d32c8338a63
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

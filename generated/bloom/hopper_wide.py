@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fcac988300a96062
-#   text hash     f3229f4b8e468321
+#   content hash  5d00f15ae0a997cc
+#   text hash     33f966836dfcc81e
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  515e9f201af4efb5
-#   text hash     60ccb5479b7c1435
+#   content hash  054134d3449cda26
+#   text hash     24b0892e805ca775
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fcc68460b30cdc26
-#   text hash     108a95597b58ba8c
+#   content hash  84a055878dc128ce
+#   text hash     fb75dc06eb5e1e6f
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

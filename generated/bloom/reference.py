@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cf62a49e9af74f44
-#   text hash     efcd5e8aad4ea4e9
+#   content hash  d06c0aa53b09501c
+#   text hash     8d4fb956e6705f6b
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d6eebff8df39d8fb
-#   text hash     9dc4c80057dd953a
+#   content hash  677873cb90f91037
+#   text hash     246750616f39b413
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8184af3f63864a7
-#   text hash     c5938a37444287f2
+#   content hash  bd27e69df4f570c2
+#   text hash     4db9009537416503
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

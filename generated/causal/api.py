@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ba79cb8c7e927965
-#   text hash     f02aab9a184c79d9
+#   content hash  c898a121d2416884
+#   text hash     71c4ff332f15e446
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

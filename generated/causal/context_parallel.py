@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bcd3671290a34fc1
-#   text hash     34fe7fd4e14e2afe
+#   content hash  f581bee3006bab9f
+#   text hash     cb9df29f7091aef0
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0bdd8060441511a8
-#   text hash     ba2618b11dc448df
+#   content hash  863336dcaef63c54
+#   text hash     b30465d5f147e38f
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4a69dab2d5cec3d4
-#   text hash     309ae30b670dcb00
+#   content hash  ec8793936f4489c3
+#   text hash     8fe2e16ee7ccd05a
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  31ae430f2fa9da08
-#   text hash     8df54dc1f945b44e
+#   content hash  bca037f64a78d3e2
+#   text hash     0872e5ef57499816
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2fd546f3dfd61a18
-#   text hash     95e92246f8aa2d4a
+#   content hash  5bd2018bc950fec6
+#   text hash     e8eb02aef2b7245d
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  81d7dcd93cf95fac
-#   text hash     801a1a15a11a002f
+#   content hash  f0df94f7d8e0d11a
+#   text hash     ca597b6d95cae807
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

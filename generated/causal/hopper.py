@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ca1a215717ea71fd
-#   text hash     ee76f5c615ce7012
+#   content hash  967943abaad24649
+#   text hash     8fe53efa541692ca
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

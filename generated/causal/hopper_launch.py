@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1cdbf730b7bfa008
-#   text hash     9d7119389312533b
+#   content hash  75a476225a06912f
+#   text hash     f760f7dd0f6768af
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  18915fb253a7d7e4
-#   text hash     487dbf3403f5c47e
+#   content hash  6d4ee8c916dbe54c
+#   text hash     bf618eef66859b9b
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

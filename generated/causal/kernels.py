@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b5fbe6c36c1d5e18
-#   text hash     ab24a1c4ce304146
+#   content hash  57277c63c852e131
+#   text hash     0bd4ab2cc1b2dc6d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

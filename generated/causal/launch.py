@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2863858ee666f862
-#   text hash     c2184b278d5288c5
+#   content hash  4363bd9665719090
+#   text hash     bbaad648ff9652bc
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d47d09d5c4dbbb81
-#   text hash     68e4ff450be3dcce
+#   content hash  fdcb72fad01f7ec7
+#   text hash     0adbefc34f03e7e2
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

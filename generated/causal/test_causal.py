@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1b1b11bbaf4cb8eb
-#   text hash     c15ee45b16bd1fa7
+#   content hash  0dfc640ae6e41c01
+#   text hash     a3cd92d569cd05e6
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f9de2fb5b5fce592
-#   text hash     1284b05699ae9178
+#   content hash  79d6ca4efc861ecd
+#   text hash     ef2af7c7d1a8e42e
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

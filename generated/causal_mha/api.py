@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4f2e43dbd788095f
-#   text hash     7eec8c1ef799e27c
+#   content hash  914a7649fc3e9571
+#   text hash     ab7c0e9e78d717bf
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

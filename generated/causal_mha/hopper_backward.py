@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3e296aee6965cfda
-#   text hash     9c5c81c8c48b0ecf
+#   content hash  0c9dcad212029bba
+#   text hash     d444fd1b070c93d6
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

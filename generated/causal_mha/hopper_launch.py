@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  aff519abb3ed3e46
-#   text hash     fee05a42bce06b0b
+#   content hash  570000346b665836
+#   text hash     817064a08c160959
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

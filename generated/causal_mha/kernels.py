@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bb0e52e211084b71
-#   text hash     9481876a5695a332
+#   content hash  88bd8c0a7799c813
+#   text hash     072e8156727c041a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bff88255dad60e89
-#   text hash     e4aaa7d8bea140cd
+#   content hash  cc794e001b98e3c8
+#   text hash     35f9a54baa971425
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

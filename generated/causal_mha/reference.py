@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c982bbedf492e3d5
-#   text hash     738da59eac28ec9c
+#   content hash  d80771539ac2a2e7
+#   text hash     16ad85e7b7b79856
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

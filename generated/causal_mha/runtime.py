@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  eb963d56af6dbfd2
-#   text hash     28d6eaf18efc30d7
+#   content hash  d4f2b6f22a2caec4
+#   text hash     7af4fac72101511a
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -460,7 +460,7 @@ def wait_for_gpu():
 def differentiated(cache, tables, wanted, keys, q, k, v, *given):
     """Launches a package's whole backward pass for Hopper GPUs, if it can run; returns whether it did.
 
-    It adds up dQ and sums of rows in the order in which programs finish, so deterministic mode takes other kernels.
+    It adds up dQ and other sums in the order in which programs finish, so deterministic mode takes other kernels.
     """
     if not all(wanted) or torch.are_deterministic_algorithms_enabled():
         return False

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  31356a5ac09d0b1c
-#   text hash     17ef98a36820445b
+#   content hash  fac46c7eed976e18
+#   text hash     d8fa045145b9631d
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

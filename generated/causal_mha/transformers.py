@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8a826c317a044acb
-#   text hash     1812b1c9972da50b
+#   content hash  a87e48538428a1bc
+#   text hash     9fd00ea84aed5e3c
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

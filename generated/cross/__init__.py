@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7b4df1dcd058a62f
-#   text hash     500c9bbbacf7decb
+#   content hash  63fec569d0f7d0d2
+#   text hash     1115b13d3f836018
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

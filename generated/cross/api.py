@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  830b3b2503c86a49
-#   text hash     437431098469c759
+#   content hash  1ff2635b86e6bd91
+#   text hash     7857ecf14dc983cd
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d42479c4630c4e4a
-#   text hash     23355a8f3f7e5011
+#   content hash  7990291c5748ec97
+#   text hash     a85e9d2994594a5c
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  edca07f3e4fd3c99
-#   text hash     f3bba29715c5ed04
+#   content hash  7baa7118665c6b2b
+#   text hash     10d1d456eda0f57b
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

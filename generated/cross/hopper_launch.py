@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  68fd6e565802f556
-#   text hash     5a32bb219535d2e9
+#   content hash  d01a772e12432eba
+#   text hash     41cce846ff7a79c4
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d9e948b19035dacb
-#   text hash     9e9ddb012edb793d
+#   content hash  bfc81d7106034c01
+#   text hash     d54d3fea641ba06f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  67e9701d3bfc80d4
-#   text hash     68d3e117153e4eba
+#   content hash  24b3c58cc7ca9ecb
+#   text hash     281ea56595c4df69
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

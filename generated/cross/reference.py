@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b478f3107e0c6914
-#   text hash     aacca51e7d7179d7
+#   content hash  149ee80c50af50b0
+#   text hash     02ac8c34a8badd80
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4a989eb0817dccea
-#   text hash     ccbede3710fcd10c
+#   content hash  fd6e4c3f8ceb6890
+#   text hash     627b1a31667d53a0
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  894f43b5f29e3078
-#   text hash     801db4c5e1dd4866
+#   content hash  50a9bcd26238e94d
+#   text hash     884ded52d72c3a24
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c5e94dea420a5181
-#   text hash     61a6a33c23837a9a
+#   content hash  76f9952262f9a9cb
+#   text hash     ae6501f6083ce33e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c984d21af83863a9
-#   text hash     0591f0497a31d7fe
+#   content hash  bf8accf5cf353535
+#   text hash     384220f604a81840
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

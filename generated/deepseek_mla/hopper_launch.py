@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  22e55c478be6e513
-#   text hash     35d4901bc23a1586
+#   content hash  164afe9dfe0e7d9e
+#   text hash     08a53e165d4f4c63
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

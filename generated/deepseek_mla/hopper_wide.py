@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  515eb1fcf32e5fd3
-#   text hash     5c51f811a2e46e02
+#   content hash  2e58b8ff24410141
+#   text hash     0303d4ba73d5be9b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4c0bfd669faa2dfb
-#   text hash     a985724a1b4d75de
+#   content hash  f9cd5c0ae0e1d9b1
+#   text hash     56f509ec1a85693a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

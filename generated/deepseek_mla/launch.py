@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e4d06d2925426b16
-#   text hash     2eddcfd81105b122
+#   content hash  ffb81783655646fe
+#   text hash     e1320a7c955e3ad5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

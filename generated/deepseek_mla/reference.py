@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  64f9af89b7fdf301
-#   text hash     034ba84a1dfd9f76
+#   content hash  92ada277712950d0
+#   text hash     80554cc321aaea17
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

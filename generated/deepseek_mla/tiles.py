@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  be650f14452eb2d4
-#   text hash     14db735f7b6c622b
+#   content hash  c5bb49a127cdbfd8
+#   text hash     a7a0a48ea30a8633
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

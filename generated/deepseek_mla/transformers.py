@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6234f2528f29ed9d
-#   text hash     1806481dbaf3f509
+#   content hash  22a80ae0dd7a6a3e
+#   text hash     276c9a570f3dab06
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

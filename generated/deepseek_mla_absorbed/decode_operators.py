@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6ec7ee5cb9ed5350
-#   text hash     6c9cdc86f37ca0aa
+#   content hash  ed84ab8084151147
+#   text hash     55f297affa976cde
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

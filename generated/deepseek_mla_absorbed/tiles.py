@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1494fe1a3bf6aa17
-#   text hash     c9b0ac6643f9c6c3
+#   content hash  f590f69eb3ee3a5e
+#   text hash     172d7bcd68adb037
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f099ceb1b72caf36
-#   text hash     2e2eda6b557953f4
+#   content hash  c51a4db2a58d1c96
+#   text hash     85212ac1be496d8b
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f8526b5d61480fe1
-#   text hash     ab8662b4f4deaec7
+#   content hash  621a770d9ad2a473
+#   text hash     5d6ba8a15bfd88d8
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

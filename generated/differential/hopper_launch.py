@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d6e517e8b7fc4ceb
-#   text hash     427ebd4cfa61b45a
+#   content hash  01e14a3ce6576d3c
+#   text hash     b8ab743955d1be76
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

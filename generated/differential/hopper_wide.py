@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e767507fe951dd4d
-#   text hash     2b015e39f6aaed9c
+#   content hash  bd893b9b671e189f
+#   text hash     4bc8951e1211ae71
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cf9be1d718d59658
-#   text hash     2926320ee4cd572d
+#   content hash  9660a96c093e7900
+#   text hash     5f4034026dc268b9
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

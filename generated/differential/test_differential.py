@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  931c429c0440780c
-#   text hash     f4f73ca5cc086565
+#   content hash  b954023a1e620d1f
+#   text hash     5435af77dedb9126
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

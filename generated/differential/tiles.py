@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  204751744f515f5e
-#   text hash     f1e01997cfaa0f07
+#   content hash  f9fc5979aad9d71c
+#   text hash     8d00ae96f2766f8b
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

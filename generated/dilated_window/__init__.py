@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d9964b56cc2f76ac
-#   text hash     e95da47ccb4d7e1f
+#   content hash  f96af4e0f61faea5
+#   text hash     9d42829df6c694a6
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

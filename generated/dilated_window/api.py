@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  45a05bae6ba0b26e
-#   text hash     b9a3640ab489a275
+#   content hash  a5f92e0fd8e43fb9
+#   text hash     46b2a7db2dce9813
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

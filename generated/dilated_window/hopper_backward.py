@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bb3c9fdc8889a46a
-#   text hash     eccfa2039c466785
+#   content hash  ab8431275e5caf0a
+#   text hash     2269d1fa276f3017
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

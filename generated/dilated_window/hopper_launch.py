@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3c14887d3ca94325
-#   text hash     2bc3aba8c6d562d0
+#   content hash  fd56ba7cbf2ec48f
+#   text hash     90e775b7035abbfe
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

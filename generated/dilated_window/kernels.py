@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2c53295dcda16e45
-#   text hash     243be428de42ca82
+#   content hash  d64e69825bd5590c
+#   text hash     8d9b29beb990c785
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  59823d468c22a540
-#   text hash     0cf6a10a5736fd45
+#   content hash  5c7048d5569eb63e
+#   text hash     a767781d38dd8538
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

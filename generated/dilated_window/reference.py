@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4473ac3f7d36b203
-#   text hash     397b377ac6eb6a5b
+#   content hash  b964e1b0896ce941
+#   text hash     2e0e45ef5d53ffcb
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0a060cb886e519da
-#   text hash     33dfc19d7f3ca860
+#   content hash  165f9dd630932fe5
+#   text hash     24b60ee06b5c2eab
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

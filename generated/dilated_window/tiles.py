@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8794889472b0c403
-#   text hash     fcc40a40c3fd790f
+#   content hash  8b4e2800b0d674d4
+#   text hash     6bb63a952b5001f6
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

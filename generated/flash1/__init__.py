@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d00be3236913aa50
-#   text hash     14d3dac4a8f77489
+#   content hash  1777242c5de8b783
+#   text hash     f5f31c500aa78c64
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

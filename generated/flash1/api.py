@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d25696d0d1366c14
-#   text hash     bdeef478db7a913b
+#   content hash  0c9f6b95fb2f9871
+#   text hash     457506adda979a2b
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4bb1f4d4aefbfc53
-#   text hash     77eb1bdc88460159
+#   content hash  c855a61f71714e11
+#   text hash     3610086af8a35cdf
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ab465d29a1446179
-#   text hash     9c4b0022b6c999ef
+#   content hash  6ee3a3c702d15aa5
+#   text hash     cb516ca666e00e9c
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  cc6a1acaa8c53d2a
-#   text hash     b34ba4277fa61fc1
+#   content hash  cbc8d5e1fc79152c
+#   text hash     a62354aa25df57f4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

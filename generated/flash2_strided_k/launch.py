@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6f06575fd45dec44
-#   text hash     9318474c224a1202
+#   content hash  00eb35394ae55cb4
+#   text hash     d2214de1ce8ceb90
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

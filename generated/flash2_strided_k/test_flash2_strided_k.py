@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a9f0e22ccd1e3aa3
-#   text hash     3ad70fad73517112
+#   content hash  ca60f79b8e1ab733
+#   text hash     c54a85ff88a00580
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

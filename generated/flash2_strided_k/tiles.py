@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0122c39634a91f7e
-#   text hash     df9fefc11b0715fb
+#   content hash  6a3190cfc8e87758
+#   text hash     e5f2b87ad73d3f5a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

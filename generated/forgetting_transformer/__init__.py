@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6a31a502e84c4926
-#   text hash     aa00ecdf9135813e
+#   content hash  f9867de1b10de00f
+#   text hash     e8f2fbfd70721fc9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b090bb21ec5f8c6e
-#   text hash     53ff034d29af33c9
+#   content hash  0e50071317936247
+#   text hash     bd4fbe085480114e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0ddd4ba8e2b846e9
-#   text hash     7eaaf583f9bc3dde
+#   content hash  4120b53f65498829
+#   text hash     6f898691fbc9120b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

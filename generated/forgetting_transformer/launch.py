@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  947e2a7b48dfabc6
-#   text hash     7c662b98142426da
+#   content hash  0fed7ff83814d7ea
+#   text hash     2cb2785081bb3ac4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f6d77b27d96f345
-#   text hash     8473f27647953d79
+#   content hash  25d67cbfd0e4a3e9
+#   text hash     785a0af41eabb34f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

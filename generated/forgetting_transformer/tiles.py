@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6189318dd525dd5a
-#   text hash     7ab9c2ed73acd63e
+#   content hash  f5e2081e4cd88693
+#   text hash     abd83a6e5f67052d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  753f7dc199ae2e6f
-#   text hash     c8f5521b556a712e
+#   content hash  5d0f19075f8b56cc
+#   text hash     260445e1d214d93f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fe9d56ec14201d76
-#   text hash     2a90722237f6b0dc
+#   content hash  b820eec199483471
+#   text hash     8a03726fa8de970b
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d044f8a85027bb9b
-#   text hash     657c7d589289589b
+#   content hash  bd96f574e8859c89
+#   text hash     4ddaf7661d71ee45
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

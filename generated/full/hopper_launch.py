@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8f72842722227527
-#   text hash     557c3c133446dc12
+#   content hash  78eaf06a81b462d9
+#   text hash     23c780c8b9950254
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f89c413699ac8477
-#   text hash     499e797ae197376a
+#   content hash  e07a75dbe591e194
+#   text hash     04b93f708139979a
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

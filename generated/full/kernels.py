@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5b6655c01c344989
-#   text hash     715d2810ee034693
+#   content hash  48d3e852cff3d8f8
+#   text hash     baf5acd2efb76c38
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  024ef7469dec9415
-#   text hash     ef1455f215eb7d41
+#   content hash  d4c2a30c9656b87f
+#   text hash     b6aa9cf258d90e31
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5d4efe7c9752bbb9
-#   text hash     c71225a4f89a745a
+#   content hash  dab2f7140bf4cda7
+#   text hash     974baba23485b8d5
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

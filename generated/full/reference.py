@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  59cda277de541aaf
-#   text hash     9c4461ee14ce9efb
+#   content hash  528d556afed9384e
+#   text hash     6ef51108707b4245
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cb60a8a1dbad9da6
-#   text hash     cb32288ba861b35d
+#   content hash  ed85fa25837c1d9c
+#   text hash     79d7a20c4a39c2d0
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

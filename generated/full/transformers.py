@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  85dc15baf1d9d727
-#   text hash     a19792e4f9f8a6c9
+#   content hash  898ccd98cf8ffd4f
+#   text hash     db2abce10d29c6e9
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

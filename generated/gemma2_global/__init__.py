@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4c609d0ffd09cabf
-#   text hash     4293feaaecc0d348
+#   content hash  a47a104a6cdb8ef2
+#   text hash     191c75205a70a7d9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

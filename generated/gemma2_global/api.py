@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  95616c3f4107cf7e
-#   text hash     dff4ac8467c07d03
+#   content hash  46663d0d03a5d7a9
+#   text hash     81fe785d02c9f34f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b376c26342938a59
-#   text hash     0c87f36d99140455
+#   content hash  9b1ce5c4bfbc1e16
+#   text hash     3f4716614e7cde0d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

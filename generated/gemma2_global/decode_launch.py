@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9d6123e08885922c
-#   text hash     d8be4add2c630f64
+#   content hash  bd1887fc0c7f29a8
+#   text hash     88dfda00aca91d5f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4fc1abd53797ac54
-#   text hash     a1a5758446d74522
+#   content hash  086614eba3347f5d
+#   text hash     d4d1256f3cd5411e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d5b6e9284e5448e7
-#   text hash     914189fdcdeda869
+#   content hash  e0b8c3eb9accc03c
+#   text hash     b0783bfa16925ec7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  840c727ef8f606c7
-#   text hash     d51b272d162c4ef5
+#   content hash  ad4d805595254c5c
+#   text hash     ddd3a7a269d2a444
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b6e287e5936dc858
-#   text hash     3d51a57e5c3d3342
+#   content hash  646b239745a0ccae
+#   text hash     1320acd24d7c819b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7353c4ec0d9c08ec
-#   text hash     dd8453828df27b1c
+#   content hash  66eb1165be945d37
+#   text hash     8ffd5ff5e159b20b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  85a63a433cbb6636
-#   text hash     fb9beeeb27af03e8
+#   content hash  8f060a853bf8f5b4
+#   text hash     38ab20462cf60f0c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2f7cd66ce3d1fb5d
-#   text hash     e02da3db47114502
+#   content hash  b73de2dfc17cace3
+#   text hash     4b218c85bb986ea3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

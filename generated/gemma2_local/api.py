@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c9b26cdf7ec96b33
-#   text hash     359e8d761e32cae9
+#   content hash  483bf069107d5c4e
+#   text hash     863c4d2edbe4b8c7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

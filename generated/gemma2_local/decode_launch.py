@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  174c36e21ae9d701
-#   text hash     192197a581c85b63
+#   content hash  bc1f458dfb3fa4a1
+#   text hash     5cf6afa72b198443
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

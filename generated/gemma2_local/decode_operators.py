@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f784b667c1442479
-#   text hash     4bada44455e8aab4
+#   content hash  bb366a3f552c4b2f
+#   text hash     df0800df788013c3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fb7272959c7fee0d
-#   text hash     8d56b6cd8e937f0a
+#   content hash  dbb2efab22e49060
+#   text hash     e133ae5d742a9ba6
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  19f3c0019dba0242
-#   text hash     d1e4bdf71fe58263
+#   content hash  ed4d533630e91e3e
+#   text hash     18ecc30e65430aac
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

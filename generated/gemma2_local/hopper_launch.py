@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a1edccb7c845f749
-#   text hash     a3357bdbc4d52a6d
+#   content hash  1cdfbb8545121a4c
+#   text hash     938a62bbca28c304
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ef41a0a80b0eff98
-#   text hash     14a53b9856ccaacb
+#   content hash  963b8e65b944ea68
+#   text hash     77aca26ed0de9215
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

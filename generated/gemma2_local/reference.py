@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0879967d5304e43d
-#   text hash     0a711a7660de89b9
+#   content hash  044e747055ca0b3a
+#   text hash     40725a9582c466c3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  49da0a474527ab11
-#   text hash     86bf55d6fd4eaeb1
+#   content hash  76a8b42a2686b5d8
+#   text hash     438589ab3813e7d4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

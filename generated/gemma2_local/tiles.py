@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  23013fccaad68616
-#   text hash     717b59f05ca62d6b
+#   content hash  56a7fa44dfdd4436
+#   text hash     3d96adbe0e62a4a1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

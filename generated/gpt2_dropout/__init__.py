@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5e2b8fb91f2bb409
-#   text hash     3881ddc93131d387
+#   content hash  1fb5043ba411ad55
+#   text hash     e2b8498c8c7049ba
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

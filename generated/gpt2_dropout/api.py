@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b8c8a64ed15f24b2
-#   text hash     f38eff21570cea73
+#   content hash  652e81c0b08d15ce
+#   text hash     e08b719f541d855b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c732225d316addb8
-#   text hash     93fb1f879fa96eeb
+#   content hash  7a3575fad086c3f3
+#   text hash     e6d79b0fe13edef2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  106a39dd865c5e4a
-#   text hash     25300230026fec02
+#   content hash  e6f7943f85686b04
+#   text hash     26f167baac86b64f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

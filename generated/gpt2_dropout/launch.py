@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  669995f48d91b7e9
-#   text hash     53a26ba19a4eece1
+#   content hash  d18899bf22976155
+#   text hash     f2890531a8ed2ce0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6e47e2c097429ba5
-#   text hash     6e58184c5f8ba616
+#   content hash  f87843b6a617568c
+#   text hash     f3fca2fd501d40f9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

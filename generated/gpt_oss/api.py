@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  316f76cfad2d8203
-#   text hash     9f52698bbde589cc
+#   content hash  40cef98b186d9d6e
+#   text hash     52a79ada28e9fc28
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1d02bcc0ba016a82
-#   text hash     fb643bf6775d40a8
+#   content hash  1e937e515654dbee
+#   text hash     ce6ac7b6fc35ff66
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f1eab4984954ac15
-#   text hash     c600083e07c4c228
+#   content hash  6a5d1b3263938524
+#   text hash     a3d88f886ff0e7e3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

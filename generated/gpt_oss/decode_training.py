@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  dc2e42faff4287a2
-#   text hash     a5cc7d066e5f9d66
+#   content hash  8ee36e74b513a543
+#   text hash     f0835690d66ffdb0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

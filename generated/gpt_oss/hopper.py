@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  db58317543acff32
-#   text hash     e92ec4cb9fcbf6aa
+#   content hash  a2c8d2c14216b6f4
+#   text hash     d363d43588f07259
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

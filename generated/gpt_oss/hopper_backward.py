@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d7e4d0d7d763bf0d
-#   text hash     32115ba4b266f705
+#   content hash  09a7bcf8496ab334
+#   text hash     f942d2484bba8af6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

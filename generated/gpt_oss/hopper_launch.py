@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6f0a055bcd784394
-#   text hash     af99438aa771a1cc
+#   content hash  451990b388c9c098
+#   text hash     4083c82ab77914f9
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f06683379e76612e
-#   text hash     25f1698b75e82b5e
+#   content hash  b920943c9e9c5f89
+#   text hash     a132e0307eac4353
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

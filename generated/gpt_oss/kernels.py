@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a3e65fb16d909164
-#   text hash     024b70d056dea441
+#   content hash  3013a54e283f66d2
+#   text hash     b2c0b31f991d9d15
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d0ce5d21a1d130fa
-#   text hash     c6469b2f9686e45a
+#   content hash  bd849a4ab64e8945
+#   text hash     1c46e49e6e51bb5e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cde9e908640c31a3
-#   text hash     7afadd347e3bd375
+#   content hash  741cd6037636f0ba
+#   text hash     fd4398a89a390f2c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  954318ac5af69047
-#   text hash     2b12b5d960dad5c3
+#   content hash  cecc5d401a085542
+#   text hash     1e45b9d3caccac35
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

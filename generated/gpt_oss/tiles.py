@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  045dbc0dcbda9bff
-#   text hash     1176feedd9df2298
+#   content hash  b00fdc37465586be
+#   text hash     4089095bcd9e78b5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ab3520d5c18fb924
-#   text hash     82434180a0137d9c
+#   content hash  ad0a8acd07e7bc38
+#   text hash     bbb190728eaba3ec
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

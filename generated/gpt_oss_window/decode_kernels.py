@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4e11459b74330591
-#   text hash     343993acd274e0e8
+#   content hash  cc9a7c7806a8ecf9
+#   text hash     8ef479f08192eebc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fe278b01fc4cfb61
-#   text hash     2186d4a0bb3318c5
+#   content hash  58cd41745c2262cd
+#   text hash     5415639a24384806
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  406162ec9f9476c9
-#   text hash     8debf0ebfd762b33
+#   content hash  a907efb1752fe8d9
+#   text hash     70d4df862badef9b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

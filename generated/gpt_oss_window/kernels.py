@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e93cc2ba10341c9d
-#   text hash     287b690b37ff0d84
+#   content hash  d3a817593152aa1a
+#   text hash     8d7ea8680e911bc6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

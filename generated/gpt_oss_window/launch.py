@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7343d8ad7bcd6ebf
-#   text hash     4db000ad4cfc35fe
+#   content hash  e9f02fc546ea28ec
+#   text hash     f1728dc5d23ca3f4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  28bdea04a34c50f4
-#   text hash     a4cdc38d580e6622
+#   content hash  c444b2565244292a
+#   text hash     0e99a6d894254a11
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bd1705b8c717b0e2
-#   text hash     137c6094e537f9a5
+#   content hash  9f8f6077bf5eb859
+#   text hash     f001c188155ab6bf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

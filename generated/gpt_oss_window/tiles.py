@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  24e019db309ebe4c
-#   text hash     113c1c6f2bf24010
+#   content hash  d978eca5745b4964
+#   text hash     6081da62c2734ef3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  df4ff93af7de1793
-#   text hash     5c275ce5f278f743
+#   content hash  76ed89c1e45eb67c
+#   text hash     c00d8cdab107be29
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -28,46 +28,49 @@ Layouts
     WIDE       [64, BLOCK_DV], 16 bytes of a row in each thread, for stores to memory
 
 Symbols
-    items, per_item    number of items that programs take in turn, and of tiles of queries in each: 1, or 2 for pairs
-    tiles, group       number of tiles of queries of a head, and of heads in a group
-    order              these four, by which `digits` splits numbers
-    place, step        a program's item and the step to its next one, as (group, tile or pair, head within the group)
-    early, half        index of the early tile of an item; which tile of the item is current: 0 for the late one
-    STAGES, Q_STAGES   number of stages of the buffers of keys and of values, and of the buffer of queries
-    queries, buffers   the buffer of queries, and the buffers of keys and of values, with their barriers
-    WORKERS            number of workers in a program
-    WORKER             index of this worker
-    arguments          the kernel parameters that workers need
-    lengths            the kernel parameters that the loader needs
-    terms              a tuple that a worker or the loader builds for its steps: values that no step changes
-    x_buffer           tiles of x in shared memory, one per stage
-    x_ready            for each of its stages, the barrier for the tile's arrival
-    x_free             for each of its stages, the barrier at which all workers report that they are done with the tile
-    at                 number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
-    phase              phase bit: the lowest bit of the round, by which a wait tells it from the previous one
-    visits             number of ranges of tiles of keys so far that were not empty
-    low, high          range of the tiles of keys that rows of any worker see
-    begun              number of tiles of queries so far: the current one has stage begun % Q_STAGES
-    ahead              tiles of keys before this index are copied ahead of the queries
-    others             the second operand of the product for scores: a tile of keys, or of queries
-    before             the stage of the previous tile
-    turns              for each of three workers, the barrier at which it waits for its turn to issue products
-    packed             the weights of the previous tile, two in each int32
-    OVERLAPPED         whether the product with the previous values keeps running while weights are computed
-    rest               tiles of keys before this index remain
-    grows              whether m tracks a row's largest score: always with float16, otherwise if it has outgrown its
-                       first keys
-    STEADY             whether m stays unchanged for all rows of a tile
-    outgrown           whether the sum of a row's weights, which are relative to its first keys, is too large
-    nth                index of a tile among those of its program, modulo 32: its bit in wanted and asks
-    wanted             bit mask of the tiles that a pass visits
-    asks, asked        bit mask of the tiles for which a row asks for a second pass; the masks of all workers' rows
-    asked_ready        the barrier at which all workers report that they have asked
-    verdicts           for each stage and worker, which rows have outgrown their first keys
-    AGAIN              whether this is the second pass through the program's tiles, which visits few of them
-    counts             numbers of tiles so far, before or after a pass
-    first_lse          the LSE that the first pass stored
-    entries_ptr        None, and unused: only the portable kernel, which shares its launches, reads it
+    by_distance, by_distance_ptr
+                        part of the scores by the distance from key to query: a row for each head; distance 0 is at the
+                        pointer
+    by_distance_place   index of a distance there: from position 0 of the other side to the first own row
+    items, per_item     number of items that programs take in turn, and of tiles of queries in each: 1, or 2 for pairs
+    tiles, group        number of tiles of queries of a head, and of heads in a group
+    order               these four, by which `digits` splits numbers
+    place, step         a program's item and the step to its next one, as (group, tile or pair, head within the group)
+    early, half         index of the early tile of an item; which tile of the item is current: 0 for the late one
+    STAGES, Q_STAGES    number of stages of the buffers of keys and of values, and of the buffer of queries
+    queries, buffers    the buffer of queries, and the buffers of keys and of values, with their barriers
+    WORKERS             number of workers in a program
+    WORKER              index of this worker
+    arguments           the kernel parameters that workers need
+    lengths             the kernel parameters that the loader needs
+    terms               a tuple that a worker or the loader builds for its steps: values that no step changes
+    x_buffer            tiles of x in shared memory, one per stage
+    x_ready             for each of its stages, the barrier for the tile's arrival
+    x_free              for each of its stages, the barrier at which all workers report that they are done with the tile
+    at                  number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
+    phase               phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    visits              number of ranges of tiles of keys so far that were not empty
+    low, high           range of the tiles of keys that rows of any worker see
+    begun               number of tiles of queries so far: the current one has stage begun % Q_STAGES
+    ahead               tiles of keys before this index are copied ahead of the queries
+    others              the second operand of the product for scores: a tile of keys, or of queries
+    before              the stage of the previous tile
+    turns               for each of three workers, the barrier at which it waits for its turn to issue products
+    packed              the weights of the previous tile, two in each int32
+    OVERLAPPED          whether the product with the previous values keeps running while weights are computed
+    rest                tiles of keys before this index remain
+    grows               whether m tracks a row's largest score: always with float16, otherwise if it has outgrown its
+                        first keys
+    STEADY              whether m stays unchanged for all rows of a tile
+    outgrown            whether the sum of a row's weights, which are relative to its first keys, is too large
+    nth                 index of a tile among those of its program, modulo 32: its bit in wanted and asks
+    wanted              bit mask of the tiles that a pass visits
+    asks, asked         bit mask of the tiles for which a row asks for a second pass; the masks of all workers' rows
+    asked_ready         the barrier at which all workers report that they have asked
+    verdicts            for each stage and worker, which rows have outgrown their first keys
+    AGAIN               whether this is the second pass through the program's tiles, which visits few of them
+    counts              numbers of tiles so far, before or after a pass
+    first_lse           the LSE that the first pass stored
 """
 
 import triton
@@ -79,7 +82,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, key_tiles, moved, partial_row_sums, softplus
+from .hopper_by_distance import make_by_distance as make_by_distance  # for launch.py
+from .kernels import LOG2E, key_tiles, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -170,9 +174,36 @@ def unpack(packed, dtype: gl.constexpr, WEIGHTS: gl.constexpr):
 
 
 @gluon.jit
+def of_registers(COLUMNS: gl.constexpr, SCORES: gl.constexpr):
+    """[64, COLUMNS], column - row without what a thread's registers have in common: a known constant per register."""
+    column = gl.arange(0, COLUMNS, gl.SliceLayout(0, SCORES)) & ~6
+    return column[None, :] - (gl.arange(0, 64, gl.SliceLayout(1, SCORES)) & 8)[:, None]
+
+
+@gluon.jit
 def apart(x):
     """Integers made opaque to the compiler, which would pack comparisons of distances into the bits of a word."""
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], gl.int32, True, 1)
+
+
+@gluon.jit
+def of_threads(COLUMNS: gl.constexpr, SCORES: gl.constexpr):
+    """[64, COLUMNS], the rest of column - row: one number for all registers of a thread."""
+    column = gl.arange(0, COLUMNS, gl.SliceLayout(0, SCORES)) & 6
+    return apart(column[None, :] - (gl.arange(0, 64, gl.SliceLayout(1, SCORES)) & ~8)[:, None])
+
+
+@gluon.jit
+def at_distances(first_ptr, score, KEYS_DOWN: gl.constexpr):
+    """For each score, the value of its distance; the pointer is that of the distance in the first row and column.
+
+    Tiles are keys by queries if KEYS_DOWN, else queries by keys. Addresses of a thread's registers differ by constants.
+    """
+    SCORES: gl.constexpr = score.type.layout
+    if KEYS_DOWN:
+        return tl.load(first_ptr + of_threads(score.shape[1], SCORES) + of_registers(score.shape[1], SCORES))
+    else:
+        return tl.load(first_ptr - of_threads(score.shape[1], SCORES) - of_registers(score.shape[1], SCORES))
 
 
 @triton.constexpr_function
@@ -257,15 +288,13 @@ def weigh(
     m, grows, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
     """Compute the weights of one tile of keys, and update `m` and the partial row sums with them."""
-    scale, q_pos, in_decay, in_width = terms
+    scale, q_pos, by_distance_ptr, by_distance_place = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     score = score * scale
-    # [64, BLOCK_N], [1, BLOCK_N]
-    q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
-    score = score - softplus(in_decay) * tl.log(
-        1 + softplus(in_width) * (q_at - k_at)
-    )  # score - softplus(decay) * log(1 + softplus(width) * (q - k))
+    # [64, BLOCK_N]
+    by_distance = at_distances(by_distance_ptr + by_distance_place - k_start, score, KEYS_DOWN=False)
+    score = score - by_distance  # score - softplus(decay) * log(1 + softplus(width) * (q - k))
     if mixed:
         distance = apart(q_pos[:, None] - k_pos[None, :])
         keep = distance >= 0  # causal
@@ -288,18 +317,14 @@ def weigh(
 
 @gluon.jit
 def weigh_on(
-    m, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr
+    m, l, score, k_start, terms, OVERLAPPED: tl.constexpr
 ):  # fmt: skip
     """Compute the weights of a tile of keys that all rows see, with `m` unchanged, and update the partial row sums."""
-    scale, q_pos, in_decay, in_width = terms
-    # [BLOCK_N]
-    k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
+    scale, q_pos, by_distance_ptr, by_distance_place = terms
     score = score * scale
-    # [64, BLOCK_N], [1, BLOCK_N]
-    q_at, k_at = moved(q_pos[:, None], k_pos[None, :], k_start)
-    score = score - softplus(in_decay) * tl.log(
-        1 + softplus(in_width) * (q_at - k_at)
-    )  # score - softplus(decay) * log(1 + softplus(width) * (q - k))
+    # [64, BLOCK_N]
+    by_distance = at_distances(by_distance_ptr + by_distance_place - k_start, score, KEYS_DOWN=False)
+    score = score - by_distance  # score - softplus(decay) * log(1 + softplus(width) * (q - k))
     p = tl.exp2(score * LOG2E - m[:, None])  # [64, BLOCK_N]
     l += gl.convert_layout(partial_row_sums(p), l.type.layout, assert_trivial=True)
     if OVERLAPPED:
@@ -352,7 +377,7 @@ def attend(
     OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
     STEADY: gl.constexpr = not mixed and v_buffer.dtype == gl.bfloat16
     if STEADY:
-        l, p = weigh_on(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED=acc.shape[1] >= 128)
+        l, p = weigh_on(m, l, score, k_start, terms, OVERLAPPED=acc.shape[1] >= 128)
     else:
         m, l, p, shrink = weigh(m, grows, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
     acc = warpgroup_mma_wait(0, [adding])
@@ -402,8 +427,7 @@ def work_through(
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each wanted tile; rows that outgrow their first keys ask for a repeat."""
     (
-        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_decay_ptr, in_decay_stride_head, in_width_ptr,
-        in_width_stride_head
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head
     ) = arguments  # fmt: skip
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free, asked, asked_ready = queries
@@ -434,8 +458,7 @@ def work_through(
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
                 q_pos = row + q_begin
-                in_decay = tl.load(in_decay_ptr + tl.cast(h, tl.int64) * in_decay_stride_head).to(tl.float32)
-                in_width = tl.load(in_width_ptr + tl.cast(h, tl.int64) * in_width_stride_head).to(tl.float32)
+                by_distance_place = tl.cast(h, tl.int64) * by_distance_stride_head + q_first + WORKER * 64
                 if AGAIN:
                     first_lse = tl.load(
                         lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, mask=row < q_len, other=0.0
@@ -454,7 +477,7 @@ def work_through(
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
-                terms = (scale, q_pos, in_decay, in_width)
+                terms = (scale, q_pos, by_distance_ptr, by_distance_place)
                 if BLOCK_N == 64 and WORKERS == 2:
                     # tiles are as long as the rows of a worker, so each worker has its own range
                     first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
@@ -641,9 +664,9 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "per_item"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_decay_ptr, in_width_ptr, q_total, k_total,
-    Hq, in_decay_stride_head, in_width_stride_head, items, tiles, group, per_item, D: tl.constexpr,
-    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, by_distance_ptr, q_total, k_total, Hq,
+    by_distance_stride_head, items, tiles, group, per_item, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of all tiles of queries."""
@@ -660,8 +683,7 @@ def forward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_decay_ptr, in_decay_stride_head, in_width_ptr,
-        in_width_stride_head
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head
     )  # fmt: skip
     lengths = (q_total, k_total, Hq)
     order = (items, tiles, group, per_item)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f5f724cb45a7db83
-#   text hash     fe8cf525afec76ec
+#   content hash  dcbef72093391ec6
+#   text hash     e50c05f97772e75f
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -78,7 +78,11 @@ Symbols
     factors_ready             for each of these stages, the barrier at which both workers have stored dS, and the
                               previous shares are read
     turn                      the current stage of factors
-    distance                  how far each key is before each query, q_pos - k_pos
+    near, far                 q_pos - k_pos is near - far: near is a constant per register, far one number per thread
+    by_distance, by_distance_ptr
+                              part of the scores by the distance from key to query: a row for each head; distance 0 is
+                              at the pointer
+    by_distance_place         index of a distance there: from position 0 of the other side to the first own row
     AHEAD, ASIDE              first query and first column of the worker's half of the program's share of dQ
     shares                    each worker's half in shared memory, for the copy engine
     shares_ready              for each worker, the barrier at which it reports that its half is stored
@@ -94,8 +98,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import apart, barriers, copy_tile, matrix, store_rows
-from .kernels import LOG2E, batch_and_head, load_tile, moved, query_tiles, softplus
+from .hopper import apart, at_distances, barriers, copy_tile, matrix, of_registers, store_rows
+from .kernels import LOG2E, batch_and_head, load_tile, query_tiles
 
 add_tile, store_tile = runtime.gluon_sum_of_tiles(), runtime.gluon_store_of_tiles()
 view = runtime.gluon_view_of_tiles()
@@ -144,18 +148,14 @@ def by_threads(x):
 @gluon.jit
 def accumulate(
     at, dk, dv, keys_of, v_tile, q_start, exchange, queries, terms, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WORKER: tl.constexpr,
-    mixed
+    BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WORKER: tl.constexpr
 ):  # fmt: skip
     """Update dK and dV of a worker's keys with one tile of queries; compute its half of the program's share of dQ."""
     factors, factors_ready, shares, shares_ready, shares_read = exchange
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
-    q_len, scale, k_pos, q_begin, in_decay, in_width = terms
+    scale, k_pos, q_begin, by_distance_ptr, by_distance_place = terms
     q_first = q_start + q_begin
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(q_ready.index(stage), phase)
@@ -164,18 +164,20 @@ def accumulate(
     weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     score = warpgroup_mma_wait(1, [scoring])
     score = score * scale
-    # [64, BLOCK_M], [1, BLOCK_M]
-    k_at, q_at = moved(k_pos[:, None], q_pos[None, :], q_first)
+    # [64, BLOCK_M]
+    by_distance = at_distances(by_distance_ptr + by_distance_place + q_first, score, KEYS_DOWN=True)
     # score - softplus(decay) * log(1 + softplus(width) * (q - k))
-    score = score - softplus(in_decay) * tl.log(1 + softplus(in_width) * (q_at - k_at))
-    if mixed:
-        keep = (row < q_len)[None, :]
-        distance = apart(q_pos[None, :] - k_pos[:, None])
-        keep &= distance >= 0  # causal
-        score = tl.where(keep, score, float("-inf"))
+    score = score - by_distance
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
+    # [BLOCK_M]
+    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+    q_pos = row + q_begin
+    near = of_registers(BLOCK_M, SCORES)
+    far = apart(near - (q_pos[None, :] - k_pos[:, None]))  # one value per thread
+    keep = near >= far  # causal
+    p = tl.where(keep, p, 0.0)
     dp = warpgroup_mma_wait(0, [weighing])
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
@@ -239,8 +241,8 @@ def work(
 ):  # fmt: skip
     """Store dK and dV of 64 keys of each tile that this program takes."""
     (
-        dk_ptr, dv_ptr, q_total, k_total, Hq, scale, in_decay_ptr, in_decay_stride_head, in_width_ptr,
-        in_width_stride_head, tiles, group, grouped, joined
+        dk_ptr, dv_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head, tiles, group,
+        grouped, joined
     ) = arguments  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
@@ -272,18 +274,14 @@ def work(
             keys_of = (matrix(k_buffer, stage * WORKERS), matrix(k_buffer, stage * WORKERS + 1))
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
-            first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-            in_decay = tl.load(in_decay_ptr + tl.cast(h, tl.int64) * in_decay_stride_head).to(tl.float32)
-            in_width = tl.load(in_width_ptr + tl.cast(h, tl.int64) * in_width_stride_head).to(tl.float32)
-            terms = (q_len, scale, k_pos, q_begin, in_decay, in_width)
-            # a short last tile needs the mask
-            full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
+            first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
+            by_distance_place = tl.cast(h, tl.int64) * by_distance_stride_head - k_start - WORKER * 64
+            terms = (scale, k_pos, q_begin, by_distance_ptr, by_distance_place)
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
-                mixed = (i < full_first) | (i >= full_last)
                 at, dk, dv = accumulate(
                     at, dk, dv, keys_of, v_tile, q_start, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES,
-                    SCORES, OUT, WORKER, mixed=mixed
+                    SCORES, OUT, WORKER
                 )  # fmt: skip
             mbarrier.arrive(kv_free.index(stage), count=1)
 
@@ -499,9 +497,9 @@ def load_tiles(
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "grouped", "joined"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale,
-    in_decay_ptr, in_width_ptr, q_total, k_total, Hq, in_decay_stride_head, in_width_stride_head, items, tiles,
-    group, grouped, joined, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
+    by_distance_ptr, q_total, k_total, Hq, by_distance_stride_head, items, tiles, group, grouped, joined,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of all tiles of keys, and add to dQ."""
     # dQ of a tile of queries is split into [64, 64] tiles, one for each worker
@@ -529,8 +527,8 @@ def backward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        dk_ptr, dv_ptr, q_total, k_total, Hq, scale, in_decay_ptr, in_decay_stride_head, in_width_ptr,
-        in_width_stride_head, tiles, group, grouped, joined
+        dk_ptr, dv_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head, tiles, group,
+        grouped, joined
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, grouped, joined

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bfb39a526fc9851c
-#   text hash     88126b5195b8473f
+#   content hash  34771b99a74e936a
+#   text hash     8688b741cede6478
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -68,6 +68,10 @@ Symbols
                               are done
     turn                      the current stage of factors
     distance                  how far each key is before each query, q_pos - k_pos
+    by_distance, by_distance_ptr
+                              part of the scores by the distance from key to query: a row for each head; distance 0 is
+                              at the pointer
+    by_distance_place         index of a distance there: from position 0 of the other side to the first own row
 """
 
 import triton.language as tl
@@ -78,9 +82,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import apart, barriers, matrix, score_product, store_rows
+from .hopper import apart, at_distances, barriers, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, place_of
-from .kernels import LOG2E, moved, query_tiles, softplus
+from .kernels import LOG2E, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
 
@@ -101,11 +105,8 @@ def weigh(
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
     stage, phase = at % STAGES, at // STAGES & 1
-    q_len, scale, k_pos, q_begin, in_decay, in_width = terms
+    scale, k_pos, q_begin, by_distance_ptr, by_distance_place = terms
     q_first = q_start + q_begin
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
@@ -113,14 +114,16 @@ def weigh(
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
     score = score * scale
-    # [64, BLOCK_M], [1, BLOCK_M]
-    k_at, q_at = moved(k_pos[:, None], q_pos[None, :], q_first)
+    # [64, BLOCK_M]
+    by_distance = at_distances(by_distance_ptr + by_distance_place + q_first, score, KEYS_DOWN=True)
     # score - softplus(decay) * log(1 + softplus(width) * (q - k))
-    score = score - softplus(in_decay) * tl.log(1 + softplus(in_width) * (q_at - k_at))
+    score = score - by_distance
     if mixed:
-        keep = (row < q_len)[None, :]
+        # [BLOCK_M]
+        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+        q_pos = row + q_begin
         distance = apart(q_pos[None, :] - k_pos[:, None])
-        keep &= distance >= 0  # causal
+        keep = distance >= 0  # causal
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
@@ -217,8 +220,8 @@ def make_dv(
 ):  # fmt: skip
     """Store dV of a program's keys."""
     (
-        dv_ptr, q_total, k_total, Hq, scale, in_decay_ptr, in_decay_stride_head, in_width_ptr,
-        in_width_stride_head, tiles, group, grouped, joined
+        dv_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head, tiles, group,
+        grouped, joined
     ) = for_dv  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -241,9 +244,8 @@ def make_dv(
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-        in_decay = tl.load(in_decay_ptr + tl.cast(h, tl.int64) * in_decay_stride_head).to(tl.float32)
-        in_width = tl.load(in_width_ptr + tl.cast(h, tl.int64) * in_width_stride_head).to(tl.float32)
-        terms = (q_len, scale, k_pos, q_begin, in_decay, in_width)
+        by_distance_place = tl.cast(h, tl.int64) * by_distance_stride_head - k_start
+        terms = (scale, k_pos, q_begin, by_distance_ptr, by_distance_place)
         # a short last tile needs the mask
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
@@ -339,9 +341,9 @@ def make_dq(
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "grouped", "joined"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale,
-    in_decay_ptr, in_width_ptr, q_total, k_total, Hq, in_decay_stride_head, in_width_stride_head, items, tiles,
-    group, grouped, joined, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
+    by_distance_ptr, q_total, k_total, Hq, by_distance_stride_head, items, tiles, group, grouped, joined,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, and add to dQ."""
     gl.static_assert((BLOCK_M == 64) & (BLOCK_N == 64), "a group of warps makes tiles of 64 queries by 64 keys")
@@ -365,8 +367,8 @@ def backward(
     )  # fmt: skip
     fence_async_shared()
     for_dv = (
-        dv_ptr, q_total, k_total, Hq, scale, in_decay_ptr, in_decay_stride_head, in_width_ptr,
-        in_width_stride_head, tiles, group, grouped, joined
+        dv_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head, tiles, group,
+        grouped, joined
     )  # fmt: skip
     for_dk = (dk_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined)
     for_dq = (dq_sum_ptr, q_total, k_total, Hq, tiles, group, grouped, joined)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1650f86a8a69afad
-#   text hash     537524069884bb32
+#   content hash  90690e7be26fb822
+#   text hash     1338ef9289a7b0bb
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

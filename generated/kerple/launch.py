@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  91a7d09e617328ca
-#   text hash     6abc0c0f61b5ce51
+#   content hash  ddaa8e190324e8d1
+#   text hash     66b4295450a30db9
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -34,14 +34,29 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_decay, in_width)
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages, kernels=kernels):
+    def launch(block_m, block_n, warps, stages, on_hopper=None):
+        if on_hopper:
+            by_distance = on_hopper.make_by_distance(cache, q, k, in_decay, in_width)
+            runtime.launch(
+                cache, on_hopper.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), by_distance),
+                grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+                from_shapes=lambda: dict(
+                    q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                    v_desc=runtime.tile_source(v, block_n), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                    by_distance_stride_head=runtime.stride(by_distance, 0), D=q.shape[-1], DV=v.shape[-1],
+                    BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+                    BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m),
+                    num_warps=warps, num_stages=stages, balance="pairs",
+                ),
+            )  # fmt: skip
+            return
         runtime.launch(
             cache, kernels.forward, (block_m, block_n),
             (q, k, v, out, lse, entries, float(scale), in_decay, in_width),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, in_decay, in_width, block_m, block_n),
-                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages, balance="pairs",
+                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 

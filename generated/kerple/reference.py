@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  200fad36bbba51aa
-#   text hash     3da9964351f997f9
+#   content hash  12d2d98727f5fe3c
+#   text hash     3c5a168f492a9505
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

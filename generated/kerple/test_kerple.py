@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b268d27408fbe730
-#   text hash     f92c229691b09661
+#   content hash  c16664fbf90ea737
+#   text hash     d81f7c85ff3a825e
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e0faa136b545cb1f
-#   text hash     6bee00ff4eac6b58
+#   content hash  f4dcb12df6117b1a
+#   text hash     75a4663e4e7b880b
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
-HOPPER_IS_FASTER = {"forward": {}, "backward": {128: (4096,), 256: (512,)}}
+HOPPER_IS_FASTER = {"forward": {64: (256,), 128: (0,), 256: (0,)}, "backward": {64: (0,), 128: (0,), 256: (0,)}}

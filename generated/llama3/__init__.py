@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3b2d574d90237fbd
-#   text hash     7c3bcb1b121c850c
+#   content hash  3c0f59faeb7ee259
+#   text hash     abc09c61db545f24
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

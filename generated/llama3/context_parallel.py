@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  53d20727a383c263
-#   text hash     f6dab585bba51138
+#   content hash  4a2f8b9be0c534e3
+#   text hash     cd4d73283cdbeb63
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  520112ae1f16ed23
-#   text hash     4cf19012c083c5a8
+#   content hash  8ac453248136eb7a
+#   text hash     d370e2c00f916149
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1d264fab628f8b5c
-#   text hash     ea0f0506eb927d83
+#   content hash  b60aa0c5600bd498
+#   text hash     5399bd3102b3baf5
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

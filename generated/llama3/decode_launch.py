@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ae4a806c9b12e16f
-#   text hash     617d20b607bc8789
+#   content hash  66fd0c0f202ba7ab
+#   text hash     6321dc55be335309
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  10dce07d30b3de15
-#   text hash     b6b3dfbe3f71f438
+#   content hash  81a027eeadca07f4
+#   text hash     8d86507ca55b25ad
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

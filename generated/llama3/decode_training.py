@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5d10b03a69c1b52b
-#   text hash     56ceade49c520855
+#   content hash  b841660661f8fe88
+#   text hash     a95afcd645969e71
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

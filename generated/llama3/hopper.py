@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  65836e8a50126d41
-#   text hash     c69b818899d70d22
+#   content hash  ed19dd6d2f5f6a26
+#   text hash     2f2d149cb211ce16
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f3e5d595b1e6e31f
-#   text hash     27fa8ddea4f546ec
+#   content hash  e46238a5f84e22a2
+#   text hash     bd44ce2101795e7d
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5a98b06e1cd0896f
-#   text hash     75dd175812101cc0
+#   content hash  528b8e15e1b5c5ef
+#   text hash     03ec78bd239efeb2
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

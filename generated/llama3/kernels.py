@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c7230a43a0ace074
-#   text hash     4a4f6751312c89d2
+#   content hash  d50b59f97ab02010
+#   text hash     c5795a51b7b30f86
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  64eb5fa4c35978bc
-#   text hash     d8409e61d359bd65
+#   content hash  bc8978f060ee0f28
+#   text hash     4a097db6297b8999
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b90a116849aa2c1e
-#   text hash     375266d4289e81ed
+#   content hash  e9490ba050361d14
+#   text hash     54f2bc73493959e7
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f3df9b262f997fc7
-#   text hash     597cd5846e4d02f5
+#   content hash  fc7d6b845c756a2a
+#   text hash     76682bd98f5a0f11
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

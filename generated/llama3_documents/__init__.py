@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  154d13aa67fe0269
-#   text hash     a86aa5544424db62
+#   content hash  04b8db2b830afeee
+#   text hash     c9470f904bc2f7a6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

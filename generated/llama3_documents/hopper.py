@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2b24354e22df4d18
-#   text hash     1990595b0d6afab1
+#   content hash  be5f18005a2a60fe
+#   text hash     95ca56d39af774d9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5f7263d01c2c1d75
-#   text hash     612db21f82965304
+#   content hash  b663908711d592c0
+#   text hash     c931ab4f0537e6b9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  61e15f5ef6d7591c
-#   text hash     ab1f0f04b3ad79db
+#   content hash  58307ba43dc58664
+#   text hash     559ef43148ed1b81
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

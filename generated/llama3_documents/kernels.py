@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b62d9cf1b736052a
-#   text hash     cba195991daa09d9
+#   content hash  9c47c5e3ac6fdfe8
+#   text hash     3ccf365556b50eb6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  254d4fa066422f93
-#   text hash     8d6db46efee28483
+#   content hash  b00c8a7f67839445
+#   text hash     2d8ddb4a0910702f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  12df92fb10b6a450
-#   text hash     d508d0bf1006f606
+#   content hash  9868e72e40f12d19
+#   text hash     4aa9d549ea31cdde
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

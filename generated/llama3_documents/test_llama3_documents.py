@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9270b80a2b1a2964
-#   text hash     e839a28e1569bbc1
+#   content hash  f008d9fff78dbec2
+#   text hash     de6cd4610cbe8c8a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8aa4d4e3524a2197
-#   text hash     4f8b6be0836c049b
+#   content hash  930e907f236bcd61
+#   text hash     a020a02653a7bf79
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  80166d184fbe33ba
-#   text hash     702ad17b01d13fb8
+#   content hash  bdab41b1367c4cc4
+#   text hash     57513fe0c8be8603
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ac421884fd9b6b39
-#   text hash     85086ca1c8b0938e
+#   content hash  d29aae8a2bbfeb53
+#   text hash     cea8ded71a977d20
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  82e520a1c41fc15d
-#   text hash     3ddd66330266f4d9
+#   content hash  4e658091989cd113
+#   text hash     361f9da9e1935ba6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b80c3c78c0b02885
-#   text hash     b5f7ae94c23ee29b
+#   content hash  4d26c3895584ddb4
+#   text hash     80e7f8fec429b2c5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  19e3ff5268070d47
-#   text hash     de173490294d7335
+#   content hash  7ecbd3f9ac467950
+#   text hash     1ef4b962a7edbcc2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e0fbbc7c59821789
-#   text hash     b74bf1e4e27fec6b
+#   content hash  40729a7be212d95e
+#   text hash     8f96e4527e379a08
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

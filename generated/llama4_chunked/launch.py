@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  084f90027ae3b38c
-#   text hash     f230990ea47ea91b
+#   content hash  2411b7fd05d953ea
+#   text hash     9171ff790a89e885
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

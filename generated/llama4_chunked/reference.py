@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ff716161dd084552
-#   text hash     5bd94acd8cf2be6d
+#   content hash  45d5797ca54e1ab2
+#   text hash     5e10498abaca7170
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

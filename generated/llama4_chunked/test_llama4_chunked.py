@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  75090a80d6bcae50
-#   text hash     5181c13cc2c6bd9f
+#   content hash  1f123fcc9870860e
+#   text hash     21d05a9b9dc74957
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

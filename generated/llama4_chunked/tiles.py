@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a894953ec224215d
-#   text hash     341f3f4f3b64fc46
+#   content hash  9335237b02659abb
+#   text hash     64fbf8a0ca5bbb6d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

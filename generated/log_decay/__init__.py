@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  527ce2fe4803ee5c
-#   text hash     7905d3bdb661ded5
+#   content hash  19fb7eb178668f16
+#   text hash     0ec05a414f25bebb
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ed4882d19282602e
-#   text hash     55b3c7b9942f886b
+#   content hash  37a3c96c21525192
+#   text hash     da6605fe530e7b11
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

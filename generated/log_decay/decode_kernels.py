@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dc06d17d41e63953
-#   text hash     345184f7f7905d10
+#   content hash  755c156fa28492e4
+#   text hash     b851eedef7739678
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

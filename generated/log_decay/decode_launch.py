@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d4efb634def39e54
-#   text hash     ad3497d7ef9ba53a
+#   content hash  6763c635d0d059ea
+#   text hash     d78bec56dcad262d
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  aaee0d8558d00786
-#   text hash     22df564489c493b9
+#   content hash  2cbabadd860ea091
+#   text hash     aaf444c990a60062
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

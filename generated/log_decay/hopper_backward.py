@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  05bb94655bbb2c9e
-#   text hash     7dfe3cee636d809d
+#   content hash  05a3cda0bba02ce9
+#   text hash     90b728cdf216640c
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  acd43e55832c4918
-#   text hash     31a13690d09908e5
+#   content hash  aaf7cc63209bfbfc
+#   text hash     ae6dcf7603312fd8
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  24630ec7e94bc914
-#   text hash     b892b005434d2f9e
+#   content hash  dbbcc632bcf9b984
+#   text hash     ff7edfbc94cbe429
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

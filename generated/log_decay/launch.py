@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  67d06549f6f7005c
-#   text hash     609809a14252fbb7
+#   content hash  40082d1f07c3bca8
+#   text hash     9ff3d5a888f21f6f
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  30f679c3ae738d70
-#   text hash     fbea694f2dcc82bc
+#   content hash  90cc327ea4049c5e
+#   text hash     dcff31d6a3e67f30
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7bd31be24c01b413
-#   text hash     0efb5510c715cb1a
+#   content hash  401fbcb3fc91ff99
+#   text hash     86659326b44ff66d
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

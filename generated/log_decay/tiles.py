@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  316e6c6e66a6215c
-#   text hash     fc9a35f3f3662aee
+#   content hash  3aa29afd07542854
+#   text hash     b3b12a5713d47583
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

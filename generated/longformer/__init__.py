@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a9bdbcd8e48454a4
-#   text hash     72ddbedb0ae7b133
+#   content hash  a7d3df041503c525
+#   text hash     08af77a8e15d033e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e25b0d8aa272d4a5
-#   text hash     f93e86a8cd1630e7
+#   content hash  3795513d321433cf
+#   text hash     1e13d80e46d92730
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

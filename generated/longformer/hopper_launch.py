@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  99f1c6fc1fcedb33
-#   text hash     86395b7ab2cb0479
+#   content hash  9abc7482cd7e58b8
+#   text hash     d33482e27a84745e
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

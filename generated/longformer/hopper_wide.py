@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1ac3a83232e2fc04
-#   text hash     0a3d78e06dad2fc0
+#   content hash  e9328c1cd1ad870d
+#   text hash     19bd8b63a31b931a
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  909f31eaaf998a5e
-#   text hash     09d39805b83336d1
+#   content hash  23daa115d71f0fdd
+#   text hash     a2ea1cab2c066877
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

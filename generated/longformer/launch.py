@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eb0d14ee145724e6
-#   text hash     f33ba69abdcc8512
+#   content hash  adf902b53a58160f
+#   text hash     319949bc15a274b0
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

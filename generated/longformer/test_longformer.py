@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  76f8c47221f5565c
-#   text hash     b04879f929a862db
+#   content hash  7f808718ed21085c
+#   text hash     1424b69dbd98500e
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

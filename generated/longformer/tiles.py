@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6e460c1da7df00f3
-#   text hash     23cac9c5115ef139
+#   content hash  9d187982b987d60c
+#   text hash     ee776574f0ebb4d7
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2bc8f4d1c70ea56a
-#   text hash     e25174b46ee73ee3
+#   content hash  44584dfe9b0724b8
+#   text hash     3ec61b22f28ad7b6
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

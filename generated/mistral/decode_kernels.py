@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7ca6d5ff54b29e56
-#   text hash     69ec8e7edc712f2b
+#   content hash  a2a43283034cd02d
+#   text hash     72dc545b48b5dd3f
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

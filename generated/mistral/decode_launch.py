@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  be19f7bf530e3c77
-#   text hash     b5e5dc5f7cae4568
+#   content hash  253f26a35ae51167
+#   text hash     6972efe846d2f5ca
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

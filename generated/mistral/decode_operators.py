@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1acc51bd23239d49
-#   text hash     a9549e334b965597
+#   content hash  60beadcdda1ef017
+#   text hash     da5a0ce9acf031c8
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0b7cbc00d75dc62e
-#   text hash     13dfeed45e030599
+#   content hash  0e12377ee6452dad
+#   text hash     5b003084edd9aa08
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

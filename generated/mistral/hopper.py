@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e8fc7b922b766be1
-#   text hash     b48f354fbf404d31
+#   content hash  7364db9e7793c751
+#   text hash     a54e952b382f0754
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

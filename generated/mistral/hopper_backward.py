@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  db196d5d5cfaba9e
-#   text hash     efe1f9ed7e7ca92f
+#   content hash  e668cd32b4ee9c07
+#   text hash     4c55882721bcbc34
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  937632c628706cb4
-#   text hash     c9b53bc72521d395
+#   content hash  e2aee3826116eb01
+#   text hash     00312ca9cfb7f91b
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cb05e0e2efb468c6
-#   text hash     529435aa89447175
+#   content hash  fd55e3482a99d2c8
+#   text hash     e1361f4e1b3ef718
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

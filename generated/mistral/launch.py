@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6a13d001110c0729
-#   text hash     d6e5c61568e73114
+#   content hash  a88b36098dfe50f5
+#   text hash     f73aedd3a6b25438
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

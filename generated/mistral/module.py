@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  815b080733e125e3
-#   text hash     fc76cf8dfc4ee95e
+#   content hash  49998e38e6bab5f2
+#   text hash     c23ef758c26d814a
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8915031b7e4fbe74
-#   text hash     fe7c7ed3b33b67a1
+#   content hash  03df99e19a63c64f
+#   text hash     4a95077a6bd30c80
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

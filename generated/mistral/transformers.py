@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  41dd4aca8ca42600
-#   text hash     7dc33c6bdbb3adfb
+#   content hash  4b4bc871c524f26f
+#   text hash     9bdacb6787b0e56e
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a5a7149d2abf1cb8
-#   text hash     4779b59927d6a44c
+#   content hash  2ab0a22f8b9be83d
+#   text hash     4a9be102a0984787
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

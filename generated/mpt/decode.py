@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7a02f70b14539e1c
-#   text hash     81edf84b982fcc4a
+#   content hash  827c56c4b1573d95
+#   text hash     d2cc18779a702539
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  66cd7ac6ea5a1baa
-#   text hash     02f416f95516c66e
+#   content hash  ca547b8e92ba09fc
+#   text hash     c1a4566830f6a690
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  61a5161bcab172c8
-#   text hash     03b43b7d64532d23
+#   content hash  d257a94676d3d888
+#   text hash     2e07ee4c1ffbacf7
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

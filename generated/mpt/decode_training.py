@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0ca037e32fd2e8ed
-#   text hash     a3b96779c5adc560
+#   content hash  95a8bd0a48f2072b
+#   text hash     f3d538b5f0030943
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

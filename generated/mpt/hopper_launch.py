@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ef2c58097eabf858
-#   text hash     27b28c000571b1bb
+#   content hash  55473fed8808be06
+#   text hash     5ea6e23128639915
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

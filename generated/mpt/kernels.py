@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dd7815a15e6a7380
-#   text hash     ee7debc2e12d736a
+#   content hash  11b93e85dbb9d45e
+#   text hash     a0f7bc12aff3a34e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

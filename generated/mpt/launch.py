@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fd8f7523235bdadc
-#   text hash     8ab8ac6247eddf8c
+#   content hash  534e3ae0eb8918b7
+#   text hash     4e7cdf3d3ffc63e3
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

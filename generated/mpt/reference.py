@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  836a2a0154d53041
-#   text hash     140c6b70f468f1f9
+#   content hash  f885598482973348
+#   text hash     e90a4932ca8c914a
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

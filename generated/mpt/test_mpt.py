@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a8c2a25cd90fc5bc
-#   text hash     8c701df7e45bc809
+#   content hash  6205cb1eb1a7ba85
+#   text hash     0fc9d52f459e49a9
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

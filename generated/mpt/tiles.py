@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1eb6a50b7f914ecc
-#   text hash     89b99d0557f82ee2
+#   content hash  12fbe4ef16eb43de
+#   text hash     f3ca9cc30160faae
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

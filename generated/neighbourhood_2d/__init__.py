@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9b33c9e69c068acd
-#   text hash     d45c866c7d09604e
+#   content hash  a0a57f68bd676c1d
+#   text hash     13a5d8cdb66908f0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  40cfe5d91e68e23b
-#   text hash     315eeec17d0e9f49
+#   content hash  cd4376739a4303d8
+#   text hash     3b52e81b65845f89
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6c467a1e73f9d819
-#   text hash     61ccc95000fdfc04
+#   content hash  bab2aa2704d585b7
+#   text hash     e7c649c2f4605aba
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

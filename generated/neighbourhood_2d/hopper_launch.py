@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  22e4515cf101e4c1
-#   text hash     b27d2bc6ff8b2cb2
+#   content hash  ccb0dd37f8111745
+#   text hash     df4e8f112f308a0b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

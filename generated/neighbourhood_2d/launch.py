@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bf4f7a837fb46fa2
-#   text hash     4be6cc22aeb5cce5
+#   content hash  679aad78aa2177d0
+#   text hash     2004d0a8a5134197
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

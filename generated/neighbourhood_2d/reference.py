@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  59201ed8dd276cc0
-#   text hash     cf62e30bd61291c5
+#   content hash  505b5e820f108a85
+#   text hash     8f620978f57fdf30
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

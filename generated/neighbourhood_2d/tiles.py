@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3fbabd0ee9a25c5f
-#   text hash     d532a58daebafce3
+#   content hash  48a548114b66af47
+#   text hash     9d825e3f2632e329
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ce2f0c12efcda676
-#   text hash     284a1acb01e177e3
+#   content hash  76fefa0d41bddc21
+#   text hash     9a9b95bfc2191bde
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

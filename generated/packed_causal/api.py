@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5ff77645b210bb1e
-#   text hash     e14c3b7b8ef28723
+#   content hash  99e4bff8a6a96907
+#   text hash     ed9c4469fb1071d5
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

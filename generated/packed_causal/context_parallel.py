@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  71ee995bebf92acd
-#   text hash     eaa609fcb1ac269b
+#   content hash  52e3e58d1e30bbb3
+#   text hash     20094083cca72c20
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

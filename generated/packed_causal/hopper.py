@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  edacf5fc8d15bc77
-#   text hash     64f8023ddcff58ee
+#   content hash  67d774707aa5604d
+#   text hash     104fc4ff8a4a8110
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

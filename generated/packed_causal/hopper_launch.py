@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  30e34289cf7b2ee7
-#   text hash     8462ff984650fa37
+#   content hash  d47f88a0b96a3e9d
+#   text hash     b866bacfa1ea10d9
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8ccca680a0fd57b2
-#   text hash     f60bbea5f6d16ed3
+#   content hash  53939cbff350183d
+#   text hash     78a42973bace9aed
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

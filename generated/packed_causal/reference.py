@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8dec1a4b91d1a9e7
-#   text hash     44e33598c25a378f
+#   content hash  fa2455043f845dcc
+#   text hash     f864bf62eff45964
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4c3c5ca955ff5b85
-#   text hash     c91130d783a48123
+#   content hash  a9d9a452b52c7443
+#   text hash     e91452e4008aaece
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

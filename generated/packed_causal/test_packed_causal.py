@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0121677ea657fa4c
-#   text hash     bc46d57b4d517f2f
+#   content hash  4b2d11c1e7496361
+#   text hash     53b5d6aa703b0359
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  13498bb8fc381dff
-#   text hash     62ecd6de61f87e1a
+#   content hash  b74d6a31bba147e0
+#   text hash     f8a4a45d467efea1
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

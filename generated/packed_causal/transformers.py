@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6087327154962a84
-#   text hash     1031938d773a4319
+#   content hash  a5d4deda3de15b57
+#   text hash     7d68178ad1cff683
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

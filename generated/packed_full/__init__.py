@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ec2e231c92737ebc
-#   text hash     f9796d06a662fa77
+#   content hash  03bc2c5bc40a400b
+#   text hash     9a419c5a2bb59dc0
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

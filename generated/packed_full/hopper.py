@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cc01bc0a22ffc99c
-#   text hash     4d109cfd677e706f
+#   content hash  38508d2fbc686204
+#   text hash     3e95d715c0c57b03
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fea423fe1c44656b
-#   text hash     2518b4cabc0fe70b
+#   content hash  ffaad12e196a5a76
+#   text hash     f0a20ba34bfcbb40
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

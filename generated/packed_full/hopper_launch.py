@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  984eeae27059c3a8
-#   text hash     aba65e9169e01d5d
+#   content hash  59ceef7b7cb07b46
+#   text hash     7a7d40b5f61f3a9a
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3483bbeea4117e34
-#   text hash     57e5537d88720ca5
+#   content hash  4ae061120c0ccd2a
+#   text hash     ec49c1bea0514564
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

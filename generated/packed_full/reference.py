@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5e32b8f72d68a126
-#   text hash     6e55bffda08379a7
+#   content hash  08eb813139192ef7
+#   text hash     26972c8553dce693
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

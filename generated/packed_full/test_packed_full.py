@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  28c6eb06f7c6ecb4
-#   text hash     893bffb89ac56426
+#   content hash  d506be7ff385e6a6
+#   text hash     87aaa82fdc2fed1b
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

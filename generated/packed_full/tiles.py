@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e1549ec75eb8c377
-#   text hash     00b3c3887b7520ef
+#   content hash  1578343d54234b07
+#   text hash     a4e5c0b500c282d1
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

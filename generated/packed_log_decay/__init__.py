@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a0ac5ee59dc18fb8
-#   text hash     33dd2aa1c10fdccb
+#   content hash  cb0659d177903cb0
+#   text hash     e3ff0c2033103b60
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

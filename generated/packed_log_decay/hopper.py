@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e3b5b745aafe7c22
-#   text hash     dd1fb825f34d10c6
+#   content hash  c3cbbfcac6dcbc06
+#   text hash     3d04ca5d903c7148
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

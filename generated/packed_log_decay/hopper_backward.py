@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a030607565839586
-#   text hash     63ad2db3a973684d
+#   content hash  030d32ba0cd0d20b
+#   text hash     3d25aac4a55f7a8c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

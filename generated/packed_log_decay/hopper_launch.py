@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5eff86989bf190ca
-#   text hash     b787f7c5716f8570
+#   content hash  dcfbb5392666a2be
+#   text hash     0a4cbdc03a96f599
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

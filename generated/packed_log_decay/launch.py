@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d14d92ac679a1a25
-#   text hash     eac0d6387dcb5632
+#   content hash  3053ea555cf78314
+#   text hash     aff01f60e1d8790d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  11fee58caa9a336b
-#   text hash     9c4ec16d5bc622b8
+#   content hash  53f7bfb6c121c7ca
+#   text hash     48125a9a2d733cee
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

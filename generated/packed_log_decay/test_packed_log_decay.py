@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b2b24f1edc9d76da
-#   text hash     e50261b269c21687
+#   content hash  8e5bfe896c911534
+#   text hash     88b4f2670ba1c5b4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

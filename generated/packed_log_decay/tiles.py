@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7f1759db17aee7ae
-#   text hash     e93ca806fa580dbc
+#   content hash  c217ebbbf10120f3
+#   text hash     5ebd5b944e549167
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8da55083065e75ba
-#   text hash     99be1250e1e52060
+#   content hash  bb3c927533632877
+#   text hash     ea646d421b63bc24
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

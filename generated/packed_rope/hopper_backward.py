@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3e480ccc7bdfad2c
-#   text hash     a4b259988b274260
+#   content hash  d4bef67d7512f30c
+#   text hash     a99c52495746bade
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5204b4609b49a20b
-#   text hash     cfea1c5c6d382367
+#   content hash  900233c59c62d793
+#   text hash     96fa7f0c4bfec9cc
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

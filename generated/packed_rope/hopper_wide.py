@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9b82f3cf49189cdb
-#   text hash     a1b781de2c0a1be8
+#   content hash  87539ab91d3e6019
+#   text hash     4d4761f459109fb7
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  694440a4fa2d53bc
-#   text hash     0a233eb8691e7951
+#   content hash  28a4384cd6bd91da
+#   text hash     b6f4064801611c9b
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  92d4d2d515693545
-#   text hash     0e5ef09a24e70b5c
+#   content hash  d949f1520851fc46
+#   text hash     3bac542f5ba0c28c
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

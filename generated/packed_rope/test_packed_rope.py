@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  58985a06f123d320
-#   text hash     dc102fcc0ad756dc
+#   content hash  5aa13f86ede9e7db
+#   text hash     fa9e0edd4cc4242b
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a033453b69a9ae98
-#   text hash     73f16e192b278974
+#   content hash  a9d85e578669c774
+#   text hash     1f6131cbf856dbac
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

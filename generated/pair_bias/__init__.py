@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a0d446ad4ca7f1de
-#   text hash     b0546b74546cce77
+#   content hash  f72cbb72de9ece21
+#   text hash     ee9a885496fa5184
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

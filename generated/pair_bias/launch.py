@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fa1dd125eca3f728
-#   text hash     7b3eb1b0ccae2c09
+#   content hash  1c8c7fd2184e1136
+#   text hash     1113253ba91fe6a0
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

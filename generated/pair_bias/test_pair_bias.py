@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5caeb122b89d2ade
-#   text hash     3b549f387537daaa
+#   content hash  0bb5cbdcac845ded
+#   text hash     d68d826c79b913f4
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

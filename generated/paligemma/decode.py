@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5190909fe0909cf5
-#   text hash     8908e619a2d2b610
+#   content hash  a2e07d9020b3e5ce
+#   text hash     e3b37e531ef37560
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  462a33e411fcf3c6
-#   text hash     8a403c73d6b09c43
+#   content hash  b753e0fc736d2433
+#   text hash     016eefd7754faa80
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  65604742811568de
-#   text hash     050a54a1aad6f625
+#   content hash  0c4db2296fb53de6
+#   text hash     e521ed84eb9c3616
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f4fbaf808f7793e6
-#   text hash     d4af0858b2a9d495
+#   content hash  b3e24ee4dfab2fc0
+#   text hash     09206372eaa487fc
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

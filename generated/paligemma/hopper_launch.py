@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d39c4db0e41e28b1
-#   text hash     623a1de93497412d
+#   content hash  eb56ff261955fd57
+#   text hash     142ef4e733b62198
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7fc83c9cbc0895f6
-#   text hash     f65f7f6d6fee7f33
+#   content hash  8154d5834cc81eef
+#   text hash     a860067c0d133110
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

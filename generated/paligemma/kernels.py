@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  11367e9c8bac3cab
-#   text hash     6a9ba7189b218e91
+#   content hash  2e77e754292945a3
+#   text hash     7bba6f40df84e1f2
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1c94a5c40e9ae5b0
-#   text hash     e24b97b01455948b
+#   content hash  e71afd5e10583fa9
+#   text hash     2eb7f887beee846d
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1090e5d9feca68e2
-#   text hash     160ac8bb529aba06
+#   content hash  750386f32cafba6c
+#   text hash     d2bf76f2c08f0afd
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

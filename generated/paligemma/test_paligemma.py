@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2b7486c3ee37de2f
-#   text hash     5a9e1b27f2203ee6
+#   content hash  a9fac7c90d5b647f
+#   text hash     c98a92bff5df97da
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dbb338a48a7e4351
-#   text hash     01459d5066f15588
+#   content hash  4d0c878be39f7fa5
+#   text hash     06ac3b81a39e71b6
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

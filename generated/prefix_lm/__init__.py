@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6949b7ea66cb7b38
-#   text hash     5b3215413148df14
+#   content hash  7e1b12c7d908c2ea
+#   text hash     aa91a8255cf1b2e4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

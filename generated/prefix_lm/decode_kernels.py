@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5197f8593eadb500
-#   text hash     39a8097c8152eed6
+#   content hash  809c9cf5aac8f23a
+#   text hash     325f23c18cdf4ed4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

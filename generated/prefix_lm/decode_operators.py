@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  21bb3a1a40d5205c
-#   text hash     15a3ec052a3805ed
+#   content hash  2f0d0b948a1fe144
+#   text hash     8b939a9ecbc76367
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0db27d1830ae7e44
-#   text hash     5bf5601e86f68b34
+#   content hash  ca8684102df3e3f5
+#   text hash     27dc80ed7402a447
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b43e9a8ca371d400
-#   text hash     a86a38835a54da3b
+#   content hash  6846e9f70599baf5
+#   text hash     a13739fdccca83a8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

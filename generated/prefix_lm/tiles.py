@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8342487bb290c149
-#   text hash     49416dd1b10c9dd9
+#   content hash  ea5442659e944bcd
+#   text hash     0eb92371b98f5499
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

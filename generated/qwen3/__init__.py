@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cf0b85580ef7966a
-#   text hash     9d00d388ae553b75
+#   content hash  1389386d6aaa31fe
+#   text hash     742984b49f4a2721
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

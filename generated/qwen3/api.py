@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  368693d4ec6dc6b5
-#   text hash     972ea038c77fa9c5
+#   content hash  a670589b53cbe8f7
+#   text hash     ef79d2c96154063d
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f82d0106c17d689c
-#   text hash     d389c1880fc0cd9b
+#   content hash  cf5f23c1dc7db705
+#   text hash     9c90abf719166843
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

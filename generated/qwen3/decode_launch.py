@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7c2f48553ebcda82
-#   text hash     c7d141d0060268dc
+#   content hash  f1c01c76a55c0044
+#   text hash     8190e3218f58ab51
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  df8e1d8c8b0ea97c
-#   text hash     0b56ad4e14312835
+#   content hash  23403e849ff65123
+#   text hash     f1cb88a010ddbdef
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

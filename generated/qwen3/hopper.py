@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  224ba5842ebfaa2c
-#   text hash     9864892e65b48fa7
+#   content hash  7059037e94b2285e
+#   text hash     e7f1959a3c7eff73
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0a4371da5e3a1b3e
-#   text hash     0af64df2d9fc6dbe
+#   content hash  a0d7bf1c43ed5fc1
+#   text hash     5dc2abafb3619b3e
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

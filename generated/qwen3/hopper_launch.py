@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  abbdef5bde0fc05c
-#   text hash     80845338d702e73a
+#   content hash  650c74f1966bed75
+#   text hash     fc63a6880b9a1d62
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6e08a6098c7d130c
-#   text hash     0d633ef8e445cf54
+#   content hash  b4cc9450be170c96
+#   text hash     8c345a6e7972644d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5ce140ad0975f13a
-#   text hash     63c185992a9efa55
+#   content hash  dc12ebb1094cd4b1
+#   text hash     24bfca594f7a76d4
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b51dfe07ef5d8fb5
-#   text hash     8b37829e1470bf78
+#   content hash  1ec5db6a93354b29
+#   text hash     7ca85e742d91ee6c
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

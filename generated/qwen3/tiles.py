@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  40c7784354a105ec
-#   text hash     0b81634e9b2fa856
+#   content hash  945bf901cf94a686
+#   text hash     80a8f99cab77971c
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0f5ed7b0cc7a73e8
-#   text hash     396bd357c52e6600
+#   content hash  b1604e4721d76b54
+#   text hash     cbbb9833e8a432ec
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

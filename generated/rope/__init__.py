@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5dc1589544d979d4
-#   text hash     6db743f00e9c32b0
+#   content hash  539ca9027e2af71a
+#   text hash     1d22845ee39ba3c8
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  82e8e242f1acdf87
-#   text hash     2bcb3d54fb9e1b78
+#   content hash  41cb9d42b577e2b6
+#   text hash     7a2d15437d2ba389
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

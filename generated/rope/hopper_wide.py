@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  76a7d8b293c47424
-#   text hash     62878a6c36e54ec6
+#   content hash  0c2af8c176763f66
+#   text hash     c4e6f873d616bd6a
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

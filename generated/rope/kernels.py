@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4aad06e69f33d349
-#   text hash     b73ce88bd56a044c
+#   content hash  65be5bb19ad0ad81
+#   text hash     bd79676f84e174ad
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9cec0867f5b693ef
-#   text hash     3727912745f39cd5
+#   content hash  e894fce3ecad2244
+#   text hash     5d8a1a316eadce5b
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9a9916625049e9bf
-#   text hash     c88796f62d28b164
+#   content hash  26e38c782d7b6954
+#   text hash     a71bfadd14663fa5
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

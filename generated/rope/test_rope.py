@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c7dc657d001fafe3
-#   text hash     54d7ae8fe5db36df
+#   content hash  73ed1f1305556d8a
+#   text hash     3e00ad4b6e892bee
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  618317dea8752441
-#   text hash     d90c8291254cf68e
+#   content hash  72d9400f52fca091
+#   text hash     e57e88563f30a561
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

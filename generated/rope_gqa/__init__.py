@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  206b48b8a3274f0e
-#   text hash     ee9c06123ba7c19f
+#   content hash  ea3b57c23cccf332
+#   text hash     b9cd3e3bdf78536d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

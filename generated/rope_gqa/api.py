@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  68c6007db232e2ea
-#   text hash     67c9d100819972ce
+#   content hash  fb670887c41b25a4
+#   text hash     f5be8a86725775a2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eb1119a6bdfd8d11
-#   text hash     c96c4ed2b7721f5a
+#   content hash  0fc5c48f4a9ec652
+#   text hash     5271ec716e3e9688
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

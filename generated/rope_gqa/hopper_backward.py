@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c096c794f24af9b1
-#   text hash     795019860ae7891a
+#   content hash  0460b6b572d4d3e0
+#   text hash     60eb1e24c0211a42
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d9d4257a41ecf817
-#   text hash     cf25c5c153338c94
+#   content hash  975281a9fea416b1
+#   text hash     9f426b1194996878
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6a2beb6fc17bb939
-#   text hash     297b9f0ec3007b9b
+#   content hash  22453eabee1a2129
+#   text hash     e8b2e3d5cbe4ace0
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  aba2aaba1b2a2b69
-#   text hash     416fa8614d3879b6
+#   content hash  feb079360a7eb37b
+#   text hash     7c46a42f54be43f7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e53db710c378478a
-#   text hash     ffc693b3d7a3fada
+#   content hash  0858a59ea126b14e
+#   text hash     f232c4f280fb3d83
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f4c8cfeb9c607e62
-#   text hash     00bfaa9d0c077c12
+#   content hash  11d280145e66c626
+#   text hash     b7b6dcb9b3a19d36
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

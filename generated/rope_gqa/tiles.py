@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5fb6b0e2036553a0
-#   text hash     071bc5ccd8819f80
+#   content hash  b3172b686b654e85
+#   text hash     41a044fc5ea3ddc9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

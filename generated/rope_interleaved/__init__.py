@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7fa2aa6d93258f13
-#   text hash     b20766c8125217f0
+#   content hash  521d6fa2779f0a84
+#   text hash     b0efff276fe6f375
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cee6fb916261c768
-#   text hash     b08c4ec5557336be
+#   content hash  5e7300baf569db4d
+#   text hash     7fee7fcda663d487
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3118f74de6afeede
-#   text hash     fd0433b21ed6f06f
+#   content hash  60671ab0b7c950ce
+#   text hash     5fa463e985e095a4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

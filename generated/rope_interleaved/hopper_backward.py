@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  932ced171eb863a1
-#   text hash     5145bf7a1a1d1e1f
+#   content hash  0cd38b764a94d70a
+#   text hash     52498f0ef4c5ef97
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7c1b1c24a8137aaf
-#   text hash     52e4febf56ae63ef
+#   content hash  0dee481076b96906
+#   text hash     111a3d7e87e9f59d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  373de2c73a779ebe
-#   text hash     56c10c57189969ae
+#   content hash  8ac5aed58516b0aa
+#   text hash     77b42846d0fe3353
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

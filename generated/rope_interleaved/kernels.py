@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a9dd4ff732327a9d
-#   text hash     23ac3e51dec94b07
+#   content hash  5defce1c16962ea8
+#   text hash     72e9d8b24d62487c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d71b22d0527387e9
-#   text hash     deb6ab2c420565b5
+#   content hash  0d172d7e726feb2b
+#   text hash     0bdd1b5afc632efc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9df0c0a62e6e8531
-#   text hash     0b638833b94b7ee7
+#   content hash  7419750024a6ab3d
+#   text hash     1fdc09e80fca7646
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

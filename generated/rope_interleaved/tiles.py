@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0d246c3a436bec1e
-#   text hash     1c51e982ddfbd3a4
+#   content hash  1c86a90b0a8a4cef
+#   text hash     8f44f1ecb77c8c30
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4e456548b5ce8525
-#   text hash     cd4a7ed8170d7ed2
+#   content hash  e92cdaad010dcd53
+#   text hash     d924515ee94e459b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7168a9a8e0e1f9d6
-#   text hash     043108d50fa09d1c
+#   content hash  59f9abc1445d98dd
+#   text hash     74b2da299583d757
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

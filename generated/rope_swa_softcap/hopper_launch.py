@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8d9c8083e2703c49
-#   text hash     36f0ba629ff4474f
+#   content hash  9ab1283c2dc7345b
+#   text hash     95dbdbf624096dbd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5c66bef985e5553a
-#   text hash     ddffab402a6ac332
+#   content hash  41378fceacf387de
+#   text hash     24d1996f9faef3b3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fcd06ef6b3aff694
-#   text hash     102df00e57d9a131
+#   content hash  3a8766319c7de795
+#   text hash     8be04319cbe38560
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1862a619251db6ef
-#   text hash     0db95f249eb7ca5d
+#   content hash  40cb6e4601fadd1d
+#   text hash     f2b4d2051fb45a0b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

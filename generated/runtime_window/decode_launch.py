@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b696b468f7ae208f
-#   text hash     705c26ea572ec52e
+#   content hash  bb835d442b306639
+#   text hash     c6b6f7e778b31117
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8ccc79c1c466e343
-#   text hash     f6566f5e963a2d57
+#   content hash  28a2db1954d1adb8
+#   text hash     3c6a9f9ef532498e
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

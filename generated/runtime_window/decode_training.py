@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fb48ca31a7efd1a5
-#   text hash     3cb4afcd5c441f75
+#   content hash  f051398e1a1a4d39
+#   text hash     6863a4fc9d0d1b57
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

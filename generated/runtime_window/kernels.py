@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  80ec66325baf9b84
-#   text hash     25128b96d012fb06
+#   content hash  c98ec2fb499b529e
+#   text hash     30fbb1fe4e944c6a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  269b8d04c4b2ad59
-#   text hash     df199616a0e68009
+#   content hash  a317997b750ee04f
+#   text hash     f0ec035b3d4f7561
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

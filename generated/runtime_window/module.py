@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  61063cb3163a8e5b
-#   text hash     6fa71f0d1ae366f6
+#   content hash  30355cdb74059c11
+#   text hash     d3b53221158c195b
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

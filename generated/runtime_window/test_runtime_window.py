@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6e9954fc5c834dba
-#   text hash     60d2e3158826fd56
+#   content hash  9d0ebef8bf59b25e
+#   text hash     b567255025f52684
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

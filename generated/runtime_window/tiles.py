@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fd7558202c2b8119
-#   text hash     7da7d334875782ef
+#   content hash  c2406688912102e7
+#   text hash     90ac5ec3f0442d9b
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c8a89e3112b8c062
-#   text hash     1a36e052084a3fe5
+#   content hash  0004c14fcc313b61
+#   text hash     be852222ddfe00e1
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

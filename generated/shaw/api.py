@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  74a07d064288abe3
-#   text hash     0b6f9e49c2af7ece
+#   content hash  d9f11adbea8bfaca
+#   text hash     dadde7b22f8842bf
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  08cd36418ed76d22
-#   text hash     e834702ce7e6fdc4
+#   content hash  e947c52756a6fe6c
+#   text hash     f756e5d45498b182
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

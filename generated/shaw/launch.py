@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  240d93564851b9e5
-#   text hash     6c2cd9863b82aae1
+#   content hash  c2c4b122b6dc8746
+#   text hash     537ba44031271838
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

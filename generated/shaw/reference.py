@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  09101942de79e552
-#   text hash     5b195f4fa33116ec
+#   content hash  96d76823b7c2f4a6
+#   text hash     df4f54f88dae7e97
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  44b97b1919cea26f
-#   text hash     dbd5745afe098432
+#   content hash  2c5c83701af5acec
+#   text hash     6f21bfa504fd6d08
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

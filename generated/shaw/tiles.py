@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4693d1356fd7cc0b
-#   text hash     9e25ebd3b7e1de36
+#   content hash  fc0d944180fa9654
+#   text hash     fe876e3e5d481e5f
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

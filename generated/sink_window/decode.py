@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0fd16faf76f01310
-#   text hash     8a8bd600f51582db
+#   content hash  03976f451c471702
+#   text hash     d00e59a5b6021f3c
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

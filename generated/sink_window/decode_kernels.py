@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e18c3d5d1c01f439
-#   text hash     892edf29d31d2d9b
+#   content hash  2e98ec7397daf372
+#   text hash     2d1b7cba6ca1a34b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

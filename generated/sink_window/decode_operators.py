@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4e0b7650a9bee8a3
-#   text hash     3e01f0344900e1a0
+#   content hash  4b704fa9132d4e8a
+#   text hash     e3ced41762eb4aaa
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  09a3d530f74312e8
-#   text hash     06a054716e5e52a1
+#   content hash  0c7fec76cc1293d8
+#   text hash     97ba1c25498de982
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  14f0565024a2c0f7
-#   text hash     1c7743bf2f91e6b1
+#   content hash  1a98ff0bd72fad27
+#   text hash     185fe397adddbd0b
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

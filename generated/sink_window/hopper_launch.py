@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dc552ea20d958daf
-#   text hash     b206020240c12151
+#   content hash  483878f063bd5140
+#   text hash     f2a6132766894314
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b5db1f3a948a663e
-#   text hash     b4f35b39d7a6d6e6
+#   content hash  d7e5f830cff30291
+#   text hash     ae4b2bcd29bee70a
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

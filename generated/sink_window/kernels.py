@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e24989208843ebc9
-#   text hash     822cd7cfedc12576
+#   content hash  0aa4ad47a2fb91af
+#   text hash     9711e3607b1204c0
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1b01a833d7442c04
-#   text hash     ca538674d95a58f7
+#   content hash  0bcd64d030cf10ee
+#   text hash     0cd5f6c00d771372
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

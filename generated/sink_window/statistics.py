@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f2a86d2d3cb9f620
-#   text hash     7b069f1fe0f94bbd
+#   content hash  fbf4735b0b03b29b
+#   text hash     61f572cdede184f7
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c30e6b1cd535ddaa
-#   text hash     40109025e87152f9
+#   content hash  5d1be632917eceab
+#   text hash     9d584ae6f5643a91
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4a1fb7554fe6568
-#   text hash     99f9bba9416a2491
+#   content hash  d761fcb4514de465
+#   text hash     6a47df47090c1266
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  49c1c06f60f3f5d8
-#   text hash     c640cb4669f090a3
+#   content hash  f59a05e04f72185a
+#   text hash     a04741d439862c67
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

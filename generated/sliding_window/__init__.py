@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3879284253bb74a7
-#   text hash     9d56f4250cdbc284
+#   content hash  d10dc960bbfa1221
+#   text hash     1cee4ac61ae370fe
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

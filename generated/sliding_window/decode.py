@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e1a3dbbf5d054209
-#   text hash     ae3cea71502ed577
+#   content hash  ef30461c6feb5934
+#   text hash     3cb9c8dd485f94a4
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  51fb48d1b7c9b00c
-#   text hash     aaef74a28057c963
+#   content hash  8801971a61a4d1c8
+#   text hash     b450a7d229b7c0e4
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

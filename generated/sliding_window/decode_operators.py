@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d89fbf3195f00e88
-#   text hash     f1c8720fbcd56ceb
+#   content hash  761ece43179900ca
+#   text hash     0c1ce86788716ae0
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

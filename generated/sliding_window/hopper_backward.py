@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6f682690ebccc0cd
-#   text hash     013a01e09f541d57
+#   content hash  4dedcf9bfa27bc99
+#   text hash     01976456c4585cb0
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  07fa5f4512545e84
-#   text hash     62d0d80b3e1b136c
+#   content hash  d77cbcd9393561a5
+#   text hash     5f253ab2be0b462d
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

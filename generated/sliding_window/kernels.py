@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  316342246e8e77c6
-#   text hash     e7751d09023f7f6c
+#   content hash  97712fb4e56af3d3
+#   text hash     535a1eedbd6f2241
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

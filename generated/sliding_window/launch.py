@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d3e30bdcbb2d2c4e
-#   text hash     8adb06b0838a4bd1
+#   content hash  c967245186fdbe2d
+#   text hash     b81942f3bd0c3b43
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

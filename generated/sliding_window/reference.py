@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2a26fba78183730f
-#   text hash     8c18b3098bc5d184
+#   content hash  2727f8fa355892e1
+#   text hash     21a609129799f40e
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

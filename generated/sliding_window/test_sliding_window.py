@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3b0e939892667d04
-#   text hash     47b0001cffe53fd7
+#   content hash  5fc73942a15abafb
+#   text hash     ccb493dbf3945b08
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

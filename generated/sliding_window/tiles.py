@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a88df690d6e9c054
-#   text hash     31d4e67b6461006f
+#   content hash  212714d0736ada40
+#   text hash     da4b902e1269037d
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

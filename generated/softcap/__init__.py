@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  00d37613746dc6d6
-#   text hash     51db4123b57c821f
+#   content hash  591a770252f03841
+#   text hash     fb8e6260e0cf9ed1
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1d82cb09864a4f0a
-#   text hash     081e84cfac6902d7
+#   content hash  fdb3961de498c546
+#   text hash     7d1955e85b4fe09b
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ae1e2e19bef8eb03
-#   text hash     7f55ea49c84137fb
+#   content hash  0b050386d2b1fe52
+#   text hash     ee28ffca0465e5a6
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

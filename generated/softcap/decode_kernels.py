@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ccdafa114899efc0
-#   text hash     a1816ef3129750e2
+#   content hash  2d1450a58a2aca71
+#   text hash     f327a92c173fac28
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

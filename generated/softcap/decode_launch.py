@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cf64f6d00faa2d1c
-#   text hash     7779e6e3e817bca9
+#   content hash  0bdd080548717ef2
+#   text hash     91a39dc6d769198e
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ded51076fc16ab38
-#   text hash     a79645afa387b728
+#   content hash  59755a7e524c4ec2
+#   text hash     c522252d2883c02e
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

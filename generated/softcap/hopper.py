@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f40d69732e3123a7
-#   text hash     4fd6ceea32e764e6
+#   content hash  e6972572056be503
+#   text hash     d238e58a11008c5e
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

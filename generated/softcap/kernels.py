@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7303bc2700f64548
-#   text hash     d68c05775f4fc640
+#   content hash  efeb27eb29d2b9c6
+#   text hash     0c0448e1c9128820
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0c8dc868ddaea82a
-#   text hash     cac00170a1fd2dde
+#   content hash  0601ad638249ba75
+#   text hash     ad52e1c51017024c
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4076428bd5860a73
-#   text hash     c56e44d1251ee491
+#   content hash  296a8669f4993738
+#   text hash     67609d4632a9b2d6
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

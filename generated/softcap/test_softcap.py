@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ae6f6d42cf2fcebe
-#   text hash     4e01c9f119d0300a
+#   content hash  05aeb9fac149feae
+#   text hash     e9f6a6f5537e0026
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

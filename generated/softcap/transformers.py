@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  06d3b9f9b8e06a65
-#   text hash     4e0c885f6c2aeebb
+#   content hash  850141c385046340
+#   text hash     18777d5c9b3fe9bd
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

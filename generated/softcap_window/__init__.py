@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5ef130bbc50ccb3b
-#   text hash     9f140fdaed15f32b
+#   content hash  e589826f153944a4
+#   text hash     80d94280ed70fc9b
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  21ad3883b834693e
-#   text hash     92c7657c4b9c65d0
+#   content hash  92ab930dc571fd2b
+#   text hash     7cf1046c31643bea
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4e956ea94b072862
-#   text hash     0878728e9264b76a
+#   content hash  e425aff51ff3cdcd
+#   text hash     36862c84e0bc0023
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

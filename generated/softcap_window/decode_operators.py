@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2c9792ec5667ad30
-#   text hash     2e2158603b97f75f
+#   content hash  aac6c2c564649e45
+#   text hash     6f1bdfb82dd69e93
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8030c826fd5af07a
-#   text hash     7c0f6a0e74d8aa54
+#   content hash  e4a66d7eb02e16d4
+#   text hash     a06feb760c876e6d
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

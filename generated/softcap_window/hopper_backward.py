@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aa6cc45b075831a1
-#   text hash     fa106bf04dd5da33
+#   content hash  daf151f50e1c93b7
+#   text hash     69aa5f1d23008b16
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bff1494aa6734964
-#   text hash     edf63d3b225031df
+#   content hash  e8527458c85db4f5
+#   text hash     d6c14a18d2bb98d1
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  98a96d4d8e17d44f
-#   text hash     48e3d07e78536936
+#   content hash  882a4fe68c992264
+#   text hash     f73f474c431ff4ca
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

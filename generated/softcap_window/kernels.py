@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  df5990cb807c35fa
-#   text hash     dc590f006f85fed6
+#   content hash  2afcbf99f497ac16
+#   text hash     33b4fd0fd55457d3
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  57c111abc9ebe92f
-#   text hash     ab02a372fa308173
+#   content hash  1477e713f55ee44e
+#   text hash     1dbe074d4c849415
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  54d8f05bd33e7598
-#   text hash     bd7e2d5ce4b0e372
+#   content hash  49c7da7d3b405c2f
+#   text hash     f0973add50a4ebb8
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

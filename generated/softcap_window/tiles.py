@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8bbf33d8a1207088
-#   text hash     b6b756342ae278ec
+#   content hash  cf3c0ba45d7fa541
+#   text hash     7fc64a343252485b
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

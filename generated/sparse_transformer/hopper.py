@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  320fcec7440000fd
-#   text hash     af0c2cad874b6c9d
+#   content hash  54f84b6581ee9623
+#   text hash     f44bef5f97a207da
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

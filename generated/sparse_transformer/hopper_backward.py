@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  470f46482d87a779
-#   text hash     018664d6f5fcc4b4
+#   content hash  52789239578d9510
+#   text hash     3fd8512fa6b8a279
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  81d0c9d6dc46fd0c
-#   text hash     f3af2d1ad4d02d62
+#   content hash  14bceafd3ae38f51
+#   text hash     f625775b5682d7f9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6e397d64046e2c73
-#   text hash     b679701b6fe075b4
+#   content hash  627c295bbfc11f64
+#   text hash     13195c08b936358f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  eb759c758d994020
-#   text hash     311ccda0cc0616c9
+#   content hash  75bcb78c85e36a54
+#   text hash     b0f5c875bac59c7d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

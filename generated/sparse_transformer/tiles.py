@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  124a53102123585e
-#   text hash     4f6f70b91425eab1
+#   content hash  815d4ea44794688b
+#   text hash     c70117fac29803e9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  426e52fe79aa7149
-#   text hash     f7b5ea07757b02a7
+#   content hash  cf505b758854e5a6
+#   text hash     fb2d6bd85cafbd8a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

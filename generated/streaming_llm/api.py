@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dc2102981debc518
-#   text hash     f00c4f4d33b8e24c
+#   content hash  265d2951d5d9f574
+#   text hash     3cdb8af4bb5c99e0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

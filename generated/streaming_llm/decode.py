@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ee9a6f8ff23ec9a5
-#   text hash     2907fd6f3a7e6902
+#   content hash  c8c83733c1d2b1cf
+#   text hash     39536b9b79126793
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

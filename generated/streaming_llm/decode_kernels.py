@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  43fc268fa3031705
-#   text hash     ba06dd42c3624a90
+#   content hash  3522ee700c20ddf9
+#   text hash     16eba14f3615aa3b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

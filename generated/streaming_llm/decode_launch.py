@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8b248ac2143c0f0f
-#   text hash     946aa315b289b0d1
+#   content hash  485556b44171c7fe
+#   text hash     c73458d6f13aa16c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

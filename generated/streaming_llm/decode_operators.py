@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0d78b4218f81a42c
-#   text hash     40a3bf7b551b6265
+#   content hash  5749f91519d1fc34
+#   text hash     6b87d62ca5420db3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  04e915072b1f0a2e
-#   text hash     dc5e5804d2a76ff0
+#   content hash  3d4310c9b486b67b
+#   text hash     574791ac2c96265c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  05f62a44fc124454
-#   text hash     c401fcf40c52308c
+#   content hash  e392ad191b55c592
+#   text hash     08ec6a60a1fbd493
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  41579f618e710ce4
-#   text hash     ea511d1260a7019f
+#   content hash  86c40dc48061e240
+#   text hash     28805c26a7f33f8b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

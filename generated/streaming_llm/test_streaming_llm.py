@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  286511bf2ef4e0c6
-#   text hash     03abc61a99186441
+#   content hash  60c1e713b564577f
+#   text hash     c78e0be794f1a16f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

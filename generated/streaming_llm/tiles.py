@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2fffe6124119481d
-#   text hash     798087a8e1b2c5e7
+#   content hash  b092ff41b09cfe2f
+#   text hash     4dbd959b102987c2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

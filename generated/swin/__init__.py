@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fe84351edaf9e3f8
-#   text hash     b05d78eab3fcf66a
+#   content hash  c331699fbb318cc0
+#   text hash     5bf30831d9586302
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

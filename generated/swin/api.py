@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  04375adbbec74680
-#   text hash     da8263b0d0c465c8
+#   content hash  4ead017ea2c2a3ca
+#   text hash     3bf763c3649c7d8e
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ce33f97cd844b5eb
-#   text hash     cce3e1842ec3211a
+#   content hash  70a6f9864d78159e
+#   text hash     8e0a0ccb3efb4f82
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  718daf07257b35dc
-#   text hash     0dcffe3a457d480a
+#   content hash  237382ccd30765fb
+#   text hash     afa7e99091f3b907
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

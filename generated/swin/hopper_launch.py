@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  42e9ef9587370449
-#   text hash     78d9c9a3d0c49d8c
+#   content hash  79a856e327deb93f
+#   text hash     afa37efcf4e92f7e
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b976a8027ee1cb35
-#   text hash     11195a3dae9de3c9
+#   content hash  a485c1414c557d78
+#   text hash     286170fe5de972b8
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3d58770e61b7e132
-#   text hash     c98e7a05431f6417
+#   content hash  c92ca17fc42a68c4
+#   text hash     4297f7fde27ccba2
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

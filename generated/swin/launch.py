@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  329ecdbde046a7d6
-#   text hash     a7269a80ccf8a1b7
+#   content hash  16f2de160745beed
+#   text hash     2d517c1a52e8a5d6
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  81008fb871db2f1c
-#   text hash     017731dfad02fac4
+#   content hash  39a2326d109de18c
+#   text hash     02428aa97323bdef
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6e64f346276c8856
-#   text hash     68602b83954dee6f
+#   content hash  99c1226fa8e9219b
+#   text hash     c3d3014bf98599e6
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

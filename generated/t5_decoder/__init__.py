@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e1baff078c07a691
-#   text hash     218c99273c8f039c
+#   content hash  c02384dc71dacbee
+#   text hash     7e5b163a04a59188
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

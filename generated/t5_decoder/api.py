@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b7e8d56943425987
-#   text hash     4c587e8382dfb39e
+#   content hash  42d52281ecfffec1
+#   text hash     e8ff75d7276902d2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

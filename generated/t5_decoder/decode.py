@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c1e53160e4b47d67
-#   text hash     c4cb2dd6a2297138
+#   content hash  00ad16d331d5bf85
+#   text hash     1186c1a4032a2aff
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9447d7219f35fd74
-#   text hash     1731e7f9dd2c592c
+#   content hash  2636d950ad121897
+#   text hash     c5022113a3d413c0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

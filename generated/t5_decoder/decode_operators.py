@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5960b06a3797554c
-#   text hash     41c0f716c9389210
+#   content hash  d156fcb7b33f5676
+#   text hash     ce6b80f902243038
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4e99e4866f77e253
-#   text hash     da380cec9a4670ac
+#   content hash  860abcbc3875cdde
+#   text hash     102c9f4510682d3c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  af86d3bc3169c753
-#   text hash     bbbdcfa38ad369b6
+#   content hash  85170cb976a74bd4
+#   text hash     f0283640ef1d7b7e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -16,6 +16,9 @@ warp loads, and each worker, a group of four warps, computes 64 of the queries:
 
 A stage is ready when all its bytes have arrived, and free when every worker is done with it; each has a barrier.
 Tiles of keys are visited from the last to the first: mixed tiles, then full ones.
+With bfloat16 a row's weights are relative to 2**63 times the largest weight of the first tile that shows it a key, so
+full tiles need no search for a larger one. If the weights of a row then add up to more than 2, its LSE becomes NaN, and
+its tile is computed once more; in this second pass such rows track their largest score.
 
 Layouts
     SCORES     [64, BLOCK_N] in registers, the result layout of a product; a quad of threads holds a row
@@ -25,34 +28,49 @@ Layouts
     WIDE       [64, BLOCK_DV], 16 bytes of a row in each thread, for stores to memory
 
 Symbols
-    items, per_item    number of items that programs take in turn, and of tiles of queries in each: 1, or 2 for pairs
-    tiles, group       number of tiles of queries of a head, and of heads in a group
-    order              these four, by which `digits` splits numbers
-    place, step        a program's item and the step to its next one, as (group, tile or pair, head within the group)
-    early, half        index of the early tile of an item; which tile of the item is current: 0 for the late one
-    STAGES, Q_STAGES   number of stages of the buffers of keys and of values, and of the buffer of queries
-    queries, buffers   the buffer of queries, and the buffers of keys and of values, with their barriers
-    WORKERS            number of workers in a program
-    WORKER             index of this worker
-    arguments          the kernel parameters that workers need
-    lengths            the kernel parameters that the loader needs
-    terms              a tuple that a worker or the loader builds for its steps: values that no step changes
-    x_buffer           tiles of x in shared memory, one per stage
-    x_ready            for each of its stages, the barrier for the tile's arrival
-    x_free             for each of its stages, the barrier at which all workers report that they are done with the tile
-    at                 number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
-    phase              phase bit: the lowest bit of the round, by which a wait tells it from the previous one
-    visits             number of ranges of tiles of keys so far that were not empty
-    low, high          range of the tiles of keys that rows of any worker see
-    begun              number of tiles of queries so far: the current one has stage begun % Q_STAGES
-    ahead              tiles of keys before this index are copied ahead of the queries
-    others             the second operand of the product for scores: a tile of keys, or of queries
-    before             the stage of the previous tile
-    turns              for each of three workers, the barrier at which it waits for its turn to issue products
-    packed             the weights of the previous tile, two in each int32
-    OVERLAPPED         whether the product with the previous values keeps running while weights are computed
-    rest               tiles of keys before this index remain
-    entries_ptr        None, and unused: only the portable kernel, which shares its launches, reads it
+    by_distance, by_distance_ptr
+                        part of the scores by the distance from key to query: a row for each head; distance 0 is at the
+                        pointer
+    by_distance_place   index of a distance there: from position 0 of the other side to the first own row
+    items, per_item     number of items that programs take in turn, and of tiles of queries in each: 1, or 2 for pairs
+    tiles, group        number of tiles of queries of a head, and of heads in a group
+    order               these four, by which `digits` splits numbers
+    place, step         a program's item and the step to its next one, as (group, tile or pair, head within the group)
+    early, half         index of the early tile of an item; which tile of the item is current: 0 for the late one
+    STAGES, Q_STAGES    number of stages of the buffers of keys and of values, and of the buffer of queries
+    queries, buffers    the buffer of queries, and the buffers of keys and of values, with their barriers
+    WORKERS             number of workers in a program
+    WORKER              index of this worker
+    arguments           the kernel parameters that workers need
+    lengths             the kernel parameters that the loader needs
+    terms               a tuple that a worker or the loader builds for its steps: values that no step changes
+    x_buffer            tiles of x in shared memory, one per stage
+    x_ready             for each of its stages, the barrier for the tile's arrival
+    x_free              for each of its stages, the barrier at which all workers report that they are done with the tile
+    at                  number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
+    phase               phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    visits              number of ranges of tiles of keys so far that were not empty
+    low, high           range of the tiles of keys that rows of any worker see
+    begun               number of tiles of queries so far: the current one has stage begun % Q_STAGES
+    ahead               tiles of keys before this index are copied ahead of the queries
+    others              the second operand of the product for scores: a tile of keys, or of queries
+    before              the stage of the previous tile
+    turns               for each of three workers, the barrier at which it waits for its turn to issue products
+    packed              the weights of the previous tile, two in each int32
+    OVERLAPPED          whether the product with the previous values keeps running while weights are computed
+    rest                tiles of keys before this index remain
+    grows               whether m tracks a row's largest score: always with float16, otherwise if it has outgrown its
+                        first keys
+    STEADY              whether m stays unchanged for all rows of a tile
+    outgrown            whether the sum of a row's weights, which are relative to its first keys, is too large
+    nth                 index of a tile among those of its program, modulo 32: its bit in wanted and asks
+    wanted              bit mask of the tiles that a pass visits
+    asks, asked         bit mask of the tiles for which a row asks for a second pass; the masks of all workers' rows
+    asked_ready         the barrier at which all workers report that they have asked
+    verdicts            for each stage and worker, which rows have outgrown their first keys
+    AGAIN               whether this is the second pass through the program's tiles, which visits few of them
+    counts              numbers of tiles so far, before or after a pass
+    first_lse           the LSE that the first pass stored
 """
 
 import triton
@@ -64,7 +82,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, key_tiles, partial_row_sums, whole_floor, within
+from .hopper_by_distance import make_by_distance as make_by_distance  # for launch.py
+from .kernels import LOG2E, key_tiles, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -87,6 +106,31 @@ def add_digits(place, step, order):
     early = place[1] + step[1] + carry
     further = (early >= of_group).to(tl.int32)
     return place[0] + step[0] + further, early - further * of_group, head - carry * group
+
+
+@gluon.jit
+def outgrew(verdicts, stage, WORKERS: gl.constexpr):
+    """The verdicts of all workers on their 64 rows of a stage, combined: 0 if no row has outgrown its first keys."""
+    found = 0
+    for worker in gl.static_range(WORKERS):
+        told = verdicts.index(stage * WORKERS + worker).load(gl.BlockedLayout([2], [32], [gl.num_warps()], [0]))
+        found |= tl.reduce_or(told, 0)
+    return found
+
+
+@gluon.jit
+def heard(asked, asked_ready, WORKERS: gl.constexpr):
+    """Wait until all workers have asked; return the tiles that any of them wants a second pass for, as bits."""
+    mbarrier.wait(asked_ready, 0)
+    return outgrew(asked, 0, WORKERS)
+
+
+@gluon.jit
+def ask(asked, asked_ready, asks, WORKERS: gl.constexpr, WORKER: gl.constexpr):
+    """Publish which tiles the rows of this worker ask for, and return what all workers ask for."""
+    asked.index(WORKER).store(asks)
+    mbarrier.arrive(asked_ready, count=1)
+    return heard(asked, asked_ready, WORKERS)
 
 
 @gluon.jit
@@ -140,6 +184,26 @@ def of_registers(COLUMNS: gl.constexpr, SCORES: gl.constexpr):
 def apart(x):
     """Integers made opaque to the compiler, which would pack comparisons of distances into the bits of a word."""
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], gl.int32, True, 1)
+
+
+@gluon.jit
+def of_threads(COLUMNS: gl.constexpr, SCORES: gl.constexpr):
+    """[64, COLUMNS], the rest of column - row: one number for all registers of a thread."""
+    column = gl.arange(0, COLUMNS, gl.SliceLayout(0, SCORES)) & 6
+    return apart(column[None, :] - (gl.arange(0, 64, gl.SliceLayout(1, SCORES)) & ~8)[:, None])
+
+
+@gluon.jit
+def at_distances(first_ptr, score, KEYS_DOWN: gl.constexpr):
+    """For each score, the value of its distance; the pointer is that of the distance in the first row and column.
+
+    Tiles are keys by queries if KEYS_DOWN, else queries by keys. Addresses of a thread's registers differ by constants.
+    """
+    SCORES: gl.constexpr = score.type.layout
+    if KEYS_DOWN:
+        return tl.load(first_ptr + of_threads(score.shape[1], SCORES) + of_registers(score.shape[1], SCORES))
+    else:
+        return tl.load(first_ptr - of_threads(score.shape[1], SCORES) - of_registers(score.shape[1], SCORES))
 
 
 @triton.constexpr_function
@@ -221,38 +285,25 @@ def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
 
 @gluon.jit
 def weigh(
-    m, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
+    m, grows, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
     """Compute the weights of one tile of keys, and update `m` and the partial row sums with them."""
-    scale, q_pos, in_rel_bias_base, in_rel_bias_stride_entry = terms
+    scale, q_pos, by_distance_ptr, by_distance_place = terms
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, gl.SliceLayout(0, score.type.layout))
     score = score * scale
-    in_rel_bias_at_entry = within(
-        tl.where(
-            q_pos[:, None] - k_pos[None, :] < 16,
-            tl.maximum(q_pos[:, None] - k_pos[None, :], 0),
-            tl.minimum(
-                31,
-                16
-                + whole_floor(
-                    tl.log(tl.maximum(q_pos[:, None] - k_pos[None, :], 1) / 16) / 2.0794415416798357 * 16 + 1e-05
-                ),
-            ),
-        ),
-        32,
-    )
     # [64, BLOCK_N]
-    in_rel_bias_at = tl.load(in_rel_bias_base + in_rel_bias_at_entry.to(tl.int64) * in_rel_bias_stride_entry).to(
-        tl.float32
-    )
-    score = score + in_rel_bias_at  # relative_bias
+    by_distance = at_distances(by_distance_ptr + by_distance_place - k_start, score, KEYS_DOWN=False)
+    score = score + by_distance  # relative_bias
     if mixed:
         distance = apart(q_pos[:, None] - k_pos[None, :])
         keep = distance >= 0  # causal
         score = tl.where(keep, score, float("-inf"))
     # [64]
-    m_new = tl.maximum(m, tl.max(score, 1) * LOG2E)
+    top = tl.max(score, 1) * LOG2E
+    # a row keeps the maximum of its first keys, with room for larger scores, unless it has outgrown that
+    top = tl.where(grows, top, top + 63.0)
+    m_new = tl.where(grows | (k_start + BLOCK_N > q_pos), tl.maximum(m, top), m)
     if OVERLAPPED:
         m_new = in_order(m_new, 2)
     # a row that has seen no key yet has m = -inf: subtract the lowest number instead, as -inf - -inf is NaN
@@ -265,9 +316,26 @@ def weigh(
 
 
 @gluon.jit
+def weigh_on(
+    m, l, score, k_start, terms, OVERLAPPED: tl.constexpr
+):  # fmt: skip
+    """Compute the weights of a tile of keys that all rows see, with `m` unchanged, and update the partial row sums."""
+    scale, q_pos, by_distance_ptr, by_distance_place = terms
+    score = score * scale
+    # [64, BLOCK_N]
+    by_distance = at_distances(by_distance_ptr + by_distance_place - k_start, score, KEYS_DOWN=False)
+    score = score + by_distance  # relative_bias
+    p = tl.exp2(score * LOG2E - m[:, None])  # [64, BLOCK_N]
+    l += gl.convert_layout(partial_row_sums(p), l.type.layout, assert_trivial=True)
+    if OVERLAPPED:
+        l = in_order(l, 4)
+    return l, p
+
+
+@gluon.jit
 def attend_first(
-    at, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
-    SCORES: tl.constexpr, OUT: tl.constexpr
+    at, m, grows, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr,
+    BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr
 ):  # fmt: skip
     """Compute the weights of the first tile of keys, which is mixed or may be treated as mixed."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
@@ -277,13 +345,13 @@ def attend_first(
     scoring = score_product(q_tile, matrix(k_buffer, stage), below, D, ADDS=False)
     score = warpgroup_mma_wait(0, [scoring])
     mbarrier.arrive(k_free.index(stage), count=1)
-    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
+    m, l, p, shrink = weigh(m, grows, l, score, k_start, terms, BLOCK_N, OVERLAPPED=False, mixed=True)
     return gl.convert_layout(shrink, gl.SliceLayout(1, OUT)), m, l, pack(p, v_buffer.dtype)
 
 
 @gluon.jit
 def attend(
-    at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr,
+    at, visits, acc, packed, m, grows, l, q_tile, k_start, buffers, terms, STAGES: tl.constexpr, D: tl.constexpr,
     BLOCK_N: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WEIGHTS: tl.constexpr, WORKERS: tl.constexpr,
     WORKER: tl.constexpr, mixed
 ):  # fmt: skip
@@ -307,16 +375,21 @@ def attend(
     mbarrier.arrive(k_free.index(stage), count=1)
     # where that is faster, the product with the values keeps running while weights are computed
     OVERLAPPED: gl.constexpr = acc.shape[1] >= 256
-    m, l, p, shrink = weigh(m, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
+    STEADY: gl.constexpr = not mixed and v_buffer.dtype == gl.bfloat16
+    if STEADY:
+        l, p = weigh_on(m, l, score, k_start, terms, OVERLAPPED=acc.shape[1] >= 128)
+    else:
+        m, l, p, shrink = weigh(m, grows, l, score, k_start, terms, BLOCK_N, OVERLAPPED, mixed=mixed)
     acc = warpgroup_mma_wait(0, [adding])
     # until here the product was reading the registers of the previous weights
     packed = pack(p, v_buffer.dtype)
     mbarrier.arrive(v_free.index(before), count=1)
-    shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
-    if OVERLAPPED:
-        acc = shrunk(acc, shrink)
-    else:
-        acc = acc * shrink[:, None]
+    if not STEADY:
+        shrink = gl.convert_layout(shrink, gl.SliceLayout(1, OUT))
+        if OVERLAPPED:
+            acc = shrunk(acc, shrink)
+        else:
+            acc = acc * shrink[:, None]
     return acc, m, l, packed
 
 
@@ -347,18 +420,17 @@ def pass_by(at, count, buffers, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def work(
-    arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    Q_STAGES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
-    WORKER: tl.constexpr
+def work_through(
+    wanted, counts, arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr, Q_STAGES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr,
+    WORKERS: tl.constexpr, WORKER: tl.constexpr, AGAIN: tl.constexpr
 ):  # fmt: skip
-    """Store out and the LSE of 64 queries of each tile of this program."""
+    """Store out and the LSE of 64 queries of each wanted tile; rows that outgrow their first keys ask for a repeat."""
     (
-        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_rel_bias_ptr, in_rel_bias_stride_head,
-        in_rel_bias_stride_entry
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head
     ) = arguments  # fmt: skip
     items, tiles, group, per_item = order
-    q_buffer, q_ready, q_free = queries
+    q_buffer, q_ready, q_free, asked, asked_ready = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_DV, 16])
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
@@ -366,37 +438,46 @@ def work(
         [[0, 1], [8, 0]], [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 8]
     )
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
-    at = 0  # tiles of keys so far
-    visits = 0  # ranges of such tiles so far
-    begun = 0  # tiles of queries so far
+    at, visits, begun = counts  # so far: tiles of keys, ranges of such tiles, and tiles of queries
+    asks = gl.full([64], 0, gl.int32, gl.SliceLayout(1, SCORES))  # for each row
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
-    for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
+    for i in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
+            nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
             q_offset, q_len = 0, q_total
             k_len = k_total
-            if (half == 0) | (early < tiles - 1 - early):
+            if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
                 q_begin = k_len - q_len
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
                 q_pos = row + q_begin
-                in_rel_bias_base = in_rel_bias_ptr + tl.cast(h, tl.int64) * in_rel_bias_stride_head
+                by_distance_place = tl.cast(h, tl.int64) * by_distance_stride_head + q_first + WORKER * 64
+                if AGAIN:
+                    first_lse = tl.load(
+                        lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, mask=row < q_len, other=0.0
+                    )
+                    grows = first_lse != first_lse
+                else:
+                    grows = row == row if q_buffer.dtype == gl.float16 else row != row
                 # [64, BLOCK_DV]
                 acc = gl.full([64, BLOCK_DV], 0.0, gl.float32, OUT)
                 # [64]
                 m = gl.full([64], float("-inf"), tl.float32, gl.SliceLayout(1, SCORES))
                 # [64, 8]
                 l = gl.full([64, 8], 0.0, tl.float32, SUMS)
+                # if the first keys have scores of -inf, any later score is too large at once, whichever tile it is in
+                m = tl.where(~grows & (m == float("-inf")), -3.4028234e38, m)
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
-                terms = (scale, q_pos, in_rel_bias_base, in_rel_bias_stride_entry)
+                terms = (scale, q_pos, by_distance_ptr, by_distance_place)
                 if BLOCK_N == 64 and WORKERS == 2:
                     # tiles are as long as the rows of a worker, so each worker has its own range
                     first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
@@ -411,15 +492,19 @@ def work(
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
                     shrink, m, l, packed = attend_first(
-                        at, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
+                        at, m, grows, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
                     )  # fmt: skip
                     at += 1
                     visits += 1
+                    # no full tile may contain the first query's own key
+                    full_last = tl.minimum(full_last, tl.maximum(q_first, 0) // BLOCK_N)
+                    if AGAIN:
+                        full_last = first
                     rest = last - 1  # tiles before this one remain
                     for j in tl.range(full_last, rest):
                         k_start = (full_last + rest - 1 - j) * BLOCK_N
                         acc, m, l, packed = attend(
-                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
+                            at, visits, acc, packed, m, grows, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
                             WEIGHTS, WORKERS, WORKER, mixed=True
                         )  # fmt: skip
                         at += 1
@@ -427,7 +512,7 @@ def work(
                     for j in tl.range(full_first, rest):
                         k_start = (full_first + rest - 1 - j) * BLOCK_N
                         acc, m, l, packed = attend(
-                            at, visits, acc, packed, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
+                            at, visits, acc, packed, m, grows, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT,
                             WEIGHTS, WORKERS, WORKER, mixed=False
                         )  # fmt: skip
                         at += 1
@@ -449,9 +534,35 @@ def work(
                     mbarrier.arrive(q_free.index(stage), count=1)
                 begun += 1
                 # [64]
-                lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
+                lse = tl.where(l == 0, float("inf"), tl.where(grows, m + tl.log2(l), m - 63.0 + tl.log2(l * 2.0**63)))
+                # a NaN counts as outgrown, too; a sink may contribute 1 to the sum
+                outgrown = (row < q_len) & ~grows & ~(l <= 2.0)
+                lse = tl.where(outgrown, float("nan"), lse)
+                asks = asks | tl.where(outgrown, 1 << nth, 0)
                 tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * q_total + q_offset + row, lse, mask=row < q_len)
         place = add_digits(place, step, order)
+    return (at, visits, begun), asks
+
+
+@gluon.jit
+def work(
+    arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    Q_STAGES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
+    WORKER: tl.constexpr
+):  # fmt: skip
+    """Store out and the LSE of 64 queries of each tile of this program."""
+    q_buffer, q_ready, q_free, asked, asked_ready = queries
+    counts, asks = work_through(
+        -1, (0, 0, 0), arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS,
+        WORKER, AGAIN=False
+    )  # fmt: skip
+    if q_buffer.dtype == gl.bfloat16:
+        wanted = ask(asked, asked_ready, asks, WORKERS, WORKER)
+        if wanted != 0:
+            work_through(
+                wanted, counts, arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV,
+                WORKERS, WORKER, AGAIN=True
+            )  # fmt: skip
 
 
 @gluon.jit
@@ -471,27 +582,27 @@ def load_keys(
 
 
 @gluon.jit
-def load_tiles(
-    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr, Q_STAGES: tl.constexpr, WORKERS: tl.constexpr
+def load_through(
+    wanted, counts, lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
     q_total, k_total, Hq = lengths
     items, tiles, group, per_item = order
-    q_buffer, q_ready, q_free = queries
-    at = 0  # tiles of keys so far
-    begun = 0  # tiles of queries so far
+    q_buffer, q_ready, q_free, asked, asked_ready = queries
+    at, begun = counts  # so far: tiles of keys, and tiles of queries
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
-    for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
+    for i in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
+            nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
             q_offset, q_len = 0, q_total
             k_offset, k_len = 0, k_total
-            if (half == 0) | (early < tiles - 1 - early):
+            if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
                 q_begin = k_len - q_len
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
@@ -519,6 +630,27 @@ def load_tiles(
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)
+    return at, begun
+
+
+@gluon.jit
+def load_tiles(
+    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr, Q_STAGES: tl.constexpr, WORKERS: tl.constexpr
+):  # fmt: skip
+    """Copy all tiles, then once more those that a worker asks for."""
+    q_buffer, q_ready, q_free, asked, asked_ready = queries
+    counts = load_through(
+        -1, (0, 0), lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES,
+        WORKERS
+    )  # fmt: skip
+    if q_buffer.dtype == gl.bfloat16:
+        wanted = heard(asked, asked_ready, WORKERS)
+        if wanted != 0:
+            load_through(
+                wanted, counts, lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES,
+                Q_STAGES, WORKERS
+            )  # fmt: skip
 
 
 @gluon.jit
@@ -532,9 +664,9 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "per_item"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_rel_bias_ptr, q_total, k_total, Hq,
-    in_rel_bias_stride_head, in_rel_bias_stride_entry, items, tiles, group, per_item, D: tl.constexpr,
-    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, scale, by_distance_ptr, q_total, k_total, Hq,
+    by_distance_stride_head, items, tiles, group, per_item, D: tl.constexpr, DV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of all tiles of queries."""
@@ -542,15 +674,16 @@ def forward(
     q_buffer = gl.allocate_shared_memory(q_desc.dtype, [Q_STAGES * WORKERS, 1, 1, 64, BLOCK_D], q_desc.layout)
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
-    queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS))
+    asked = gl.allocate_shared_memory(gl.int32, [WORKERS, 64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    asked_ready = barriers(1, WORKERS).index(0)
+    queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS), asked, asked_ready)
     buffers = (
         k_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS),
         v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1)
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_rel_bias_ptr, in_rel_bias_stride_head,
-        in_rel_bias_stride_entry
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head
     )  # fmt: skip
     lengths = (q_total, k_total, Hq)
     order = (items, tiles, group, per_item)

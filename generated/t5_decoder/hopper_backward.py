@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  829b4471cdc6d593
-#   text hash     358b47fe99655e85
+#   content hash  cfd3dfa577215980
+#   text hash     7ef7c50029a804fe
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -20,6 +20,8 @@ four warps each own 64 of a tile's keys:
                  program's share of dQ
     add_shares   has the copy engine add the program's share of dQ to memory; up to COUNTED queries, the share of the
                  first program to reach a tile is stored instead, and the other programs wait for that
+
+What scores read by distance learns: `work` adds up dS, in float32, by the distance from key to query.
 
 A stage is ready when all its bytes have arrived, LSE and delta of its queries together with those of dout, and free
 when both workers are done with it; each has a barrier.
@@ -79,6 +81,13 @@ Symbols
                               previous shares are read
     turn                      the current stage of factors
     near, far                 q_pos - k_pos is near - far: near is a constant per register, far one number per thread
+    by_distance, by_distance_ptr
+                              part of the scores by the distance from key to query: a row for each head; distance 0 is
+                              at the pointer
+    by_distance_sums_ptr      sums of dS, likewise
+    by_distance_steps_ptr     how often the entry that is read has changed, up to each distance
+    by_distance_place         index of a distance there: from position 0 of the other side to the first own row
+    exact                     dS in float32
     AHEAD, ASIDE              first query and first column of the worker's half of the program's share of dQ
     shares                    each worker's half in shared memory, for the copy engine
     shares_ready              for each worker, the barrier at which it reports that its half is stored
@@ -94,8 +103,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import apart, barriers, copy_tile, matrix, of_registers, store_rows
-from .kernels import LOG2E, batch_and_head, load_tile, query_tiles, whole_floor, within
+from .hopper import apart, at_distances, barriers, copy_tile, matrix, of_registers, of_threads, store_rows
+from .kernels import LOG2E, batch_and_head, load_tile, query_tiles
 
 add_tile, store_tile = runtime.gluon_sum_of_tiles(), runtime.gluon_store_of_tiles()
 view = runtime.gluon_view_of_tiles()
@@ -142,6 +151,36 @@ def by_threads(x):
 
 
 @gluon.jit
+def add_at_distances(sums_ptr, steps_ptr, place, ds):
+    """Add a tile of keys by queries to sums by distance; `place` is that of the first key and query.
+
+    If no step, which steps_ptr counts, lies between the tile's distances, all read the same entry: each key adds to one.
+    Otherwise a thread first adds up what it has for the same distance. It has columns of two rows, eight apart, so that
+    columns 0 to 7 of the upper row are as far as columns 8 to 15 of the lower one, 8 to 15 as far as 16 to 23, and so
+    on. The first round of the loop adds up columns 0, 16, 32 and so on of the upper row, seven more after each of them,
+    with their partners, the next round every other one of those that are left.
+    """
+    SCORES: gl.constexpr = ds.type.layout
+    if tl.load(steps_ptr + place - 63) == tl.load(steps_ptr + place + (ds.shape[1] - 1)):
+        row = gl.arange(0, 64, gl.SliceLayout(1, SCORES))
+        tl.atomic_add(sums_ptr + place - row, tl.sum(ds, 1), sem="relaxed")
+    else:
+        EIGHTS: gl.constexpr = ds.shape[1] // 8
+        places = of_threads(ds.shape[1], SCORES) + of_registers(ds.shape[1], SCORES)
+        upper, lower = gl.split(ds.reshape([4, 2, 8, EIGHTS, 8]).permute([0, 2, 3, 4, 1]))
+        at, _ = gl.split(places.reshape([4, 2, 8, EIGHTS, 8]).permute([0, 2, 3, 4, 1]))
+        ptr = sums_ptr + place
+        for i in gl.static_range(EIGHTS.bit_length() - 1):
+            upper, upper_odd = gl.split(upper.reshape([4, 8, EIGHTS >> i + 1, 2, 8]).permute([0, 1, 2, 4, 3]))
+            lower, lower_odd = gl.split(lower.reshape([4, 8, EIGHTS >> i + 1, 2, 8]).permute([0, 1, 2, 4, 3]))
+            at, at_odd = gl.split(at.reshape([4, 8, EIGHTS >> i + 1, 2, 8]).permute([0, 1, 2, 4, 3]))
+            tl.atomic_add(ptr + at, upper + lower_odd, sem="relaxed")
+            upper, at = upper_odd, at_odd
+        tl.atomic_add(ptr + at, upper, sem="relaxed")
+        tl.atomic_add(ptr + at - 8 * EIGHTS, lower, sem="relaxed")
+
+
+@gluon.jit
 def accumulate(
     at, dk, dv, keys_of, v_tile, q_start, exchange, queries, terms, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, STAGES: tl.constexpr, SCORES: tl.constexpr, OUT: tl.constexpr, WORKER: tl.constexpr
@@ -150,10 +189,11 @@ def accumulate(
     factors, factors_ready, shares, shares_ready, shares_read = exchange
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     stage, phase = at % STAGES, at // STAGES & 1
-    q_len, scale, k_pos, q_begin, in_rel_bias_base, in_rel_bias_stride_entry = terms
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
+    (
+        scale, k_pos, by_distance_sums_ptr, by_distance_steps_ptr, q_begin, by_distance_ptr,
+        by_distance_place
+    ) = terms  # fmt: skip
+    q_first = q_start + q_begin
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     mbarrier.wait(q_ready.index(stage), phase)
@@ -162,38 +202,25 @@ def accumulate(
     weighing = warpgroup_mma(v_tile, dout_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
     score = warpgroup_mma_wait(1, [scoring])
     score = score * scale
-    in_rel_bias_at_entry = within(
-        tl.where(
-            q_pos[None, :] - k_pos[:, None] < 16,
-            tl.maximum(q_pos[None, :] - k_pos[:, None], 0),
-            tl.minimum(
-                31,
-                16
-                + whole_floor(
-                    tl.log(tl.maximum(q_pos[None, :] - k_pos[:, None], 1) / 16) / 2.0794415416798357 * 16 + 1e-05
-                ),
-            ),
-        ),
-        32,
-    )
     # [64, BLOCK_M]
-    in_rel_bias_at = tl.load(in_rel_bias_base + in_rel_bias_at_entry.to(tl.int64) * in_rel_bias_stride_entry).to(
-        tl.float32
-    )
+    by_distance = at_distances(by_distance_ptr + by_distance_place + q_first, score, KEYS_DOWN=True)
     # relative_bias
-    score = score + in_rel_bias_at
+    score = score + by_distance
     # [BLOCK_M]
     lse = lse_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     p = tl.exp2(score * LOG2E - lse[None, :])  # [64, BLOCK_M]
-    keep = (row < q_len)[None, :]
+    # [BLOCK_M]
+    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
+    q_pos = row + q_begin
     near = of_registers(BLOCK_M, SCORES)
     far = apart(near - (q_pos[None, :] - k_pos[:, None]))  # one value per thread
-    keep &= near >= far  # causal
+    keep = near >= far  # causal
     p = tl.where(keep, p, 0.0)
     dp = warpgroup_mma_wait(0, [weighing])
     # [BLOCK_M]
     delta = delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))
     ds = p * (dp - delta[None, :])  # [64, BLOCK_M]
+    exact = ds  # in float32
     ds = ds.to(q_buffer.dtype)
     turn = at & 1
     factors.index(turn * 2 + WORKER).permute((1, 0)).store(ds)
@@ -202,6 +229,8 @@ def accumulate(
     # dQ needs dS of both workers; the barrier also says that the previous shares have been read
     fence_async_shared()
     mbarrier.arrive(factors_ready.index(turn), count=1)
+    if by_distance_sums_ptr is not None:
+        add_at_distances(by_distance_sums_ptr, by_distance_steps_ptr, by_distance_place + q_first, exact)
     mbarrier.wait(factors_ready.index(turn), at >> 1 & 1)
     # this worker computes 64 rows and 64 columns of dQ
     AHEAD: gl.constexpr = WORKER // (BLOCK_D // 64) * 64
@@ -253,8 +282,8 @@ def work(
 ):  # fmt: skip
     """Store dK and dV of 64 keys of each tile that this program takes."""
     (
-        dk_ptr, dv_ptr, q_total, k_total, Hq, scale, in_rel_bias_ptr, in_rel_bias_stride_head,
-        in_rel_bias_stride_entry, tiles, group, grouped, joined
+        dk_ptr, dv_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head,
+        by_distance_sums_ptr, by_distance_steps_ptr, tiles, group, grouped, joined
     ) = arguments  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
@@ -287,8 +316,11 @@ def work(
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-            in_rel_bias_base = in_rel_bias_ptr + tl.cast(h, tl.int64) * in_rel_bias_stride_head
-            terms = (q_len, scale, k_pos, q_begin, in_rel_bias_base, in_rel_bias_stride_entry)
+            by_distance_place = tl.cast(h, tl.int64) * by_distance_stride_head - k_start - WORKER * 64
+            terms = (
+                scale, k_pos, by_distance_sums_ptr, by_distance_steps_ptr, q_begin, by_distance_ptr,
+                by_distance_place
+            )  # fmt: skip
             for i in tl.range(first, last):
                 q_start = i * BLOCK_M
                 at, dk, dv = accumulate(
@@ -509,9 +541,10 @@ def load_tiles(
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "grouped", "joined"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale,
-    in_rel_bias_ptr, q_total, k_total, Hq, in_rel_bias_stride_head, in_rel_bias_stride_entry, items, tiles, group,
-    grouped, joined, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
+    by_distance_ptr, by_distance_sums_ptr, by_distance_steps_ptr, q_total, k_total, Hq, by_distance_stride_head,
+    items, tiles, group, grouped, joined, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr,
+    K_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of all tiles of keys, and add to dQ."""
     # dQ of a tile of queries is split into [64, 64] tiles, one for each worker
@@ -539,8 +572,8 @@ def backward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        dk_ptr, dv_ptr, q_total, k_total, Hq, scale, in_rel_bias_ptr, in_rel_bias_stride_head,
-        in_rel_bias_stride_entry, tiles, group, grouped, joined
+        dk_ptr, dv_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head,
+        by_distance_sums_ptr, by_distance_steps_ptr, tiles, group, grouped, joined
     )  # fmt: skip
     lengths = (
         lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, grouped, joined

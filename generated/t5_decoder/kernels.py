@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  61f6d70bc83ad8a2
-#   text hash     0c7bfe6e7c6d691d
+#   content hash  b845dc81cd0760f0
+#   text hash     fb3e05ba983d684f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7fbf78a5a39fd8c0
-#   text hash     1dc7599bc6e7ff3b
+#   content hash  1eb25d6fde18413d
+#   text hash     ce84215bf8bdb8b8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ba58d617e3ad1215
-#   text hash     b888b1e56b0d035a
+#   content hash  ec629f92ec62e174
+#   text hash     d7cea42e979894d8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

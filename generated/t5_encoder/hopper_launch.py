@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  302c66c5afbf990f
-#   text hash     f554abc896509f62
+#   content hash  04b92a307d190e0a
+#   text hash     d25872344a4da8e3
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -11,15 +11,19 @@ import torch
 from . import hopper_backward as kernels
 from . import hopper_wide as wide
 from . import runtime
+from .hopper_by_distance import collect_by_distance, make_by_distance
 
 def differentiate(
     cache, block_m, block_n, warps, stages, q, k, v, in_rel_bias, scale, out, lse, dout, dlse, delta, dq, dk, dv,
+    in_rel_bias_at_sum,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv."""
     dq_sum = lse.new_empty(
         q.shape[0] * q.shape[2] * runtime.cdiv(q.shape[1], block_m) * block_m * runtime.cdiv(q.shape[-1], 64) * 64
     )
     taken = lse.new_empty(1 + dq_sum.numel() // 8192, dtype=torch.int32)
+    learn = in_rel_bias_at_sum is not None
+    by_distance, by_distance_sums, by_distance_steps = make_by_distance(cache, q, k, in_rel_bias, learn)
     runtime.launch(
         cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
@@ -33,14 +37,14 @@ def differentiate(
     if block_n > 64:
         runtime.launch(
             cache, kernels.backward, (block_m, block_n),
-            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale), in_rel_bias),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale), by_distance, by_distance_sums,
+             by_distance_steps),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
                 dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
-                in_rel_bias_stride_head=runtime.stride(in_rel_bias, 0),
-                in_rel_bias_stride_entry=runtime.stride(in_rel_bias, 1), D=q.shape[-1], DV=v.shape[-1],
+                by_distance_stride_head=runtime.stride(by_distance, 0), D=q.shape[-1], DV=v.shape[-1],
                 BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
                 STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
             ),
@@ -48,14 +52,13 @@ def differentiate(
     else:
         runtime.launch(
             cache, wide.backward, (block_m, block_n),
-            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale), in_rel_bias),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale), by_distance),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
                 q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
                 v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
                 q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
-                in_rel_bias_stride_head=runtime.stride(in_rel_bias, 0),
-                in_rel_bias_stride_entry=runtime.stride(in_rel_bias, 1), D=q.shape[-1], DV=v.shape[-1],
+                by_distance_stride_head=runtime.stride(by_distance, 0), D=q.shape[-1], DV=v.shape[-1],
                 BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
                 STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
             ),
@@ -68,3 +71,5 @@ def differentiate(
             TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
+    if in_rel_bias_at_sum is not None:
+        collect_by_distance(cache, q, k, by_distance_sums, in_rel_bias_at_sum)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bee99b1a092933d3
-#   text hash     8f03d6f6ed8413bc
+#   content hash  5dded3d3dd88b1c5
+#   text hash     ef40aa51fc8f72f2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -67,6 +67,10 @@ Symbols
     free                      for each stage of the buffers, the barrier at which make_dv and make_dk report that they
                               are done
     turn                      the current stage of factors
+    by_distance, by_distance_ptr
+                              part of the scores by the distance from key to query: a row for each head; distance 0 is
+                              at the pointer
+    by_distance_place         index of a distance there: from position 0 of the other side to the first own row
 """
 
 import triton.language as tl
@@ -77,9 +81,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .hopper import barriers, matrix, score_product, store_rows
+from .hopper import at_distances, barriers, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, place_of
-from .kernels import LOG2E, query_tiles, whole_floor, within
+from .kernels import LOG2E, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
 
@@ -100,10 +104,8 @@ def weigh(
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
     stage, phase = at % STAGES, at // STAGES & 1
-    q_len, k_len, scale, k_pos, q_begin, in_rel_bias_base, in_rel_bias_stride_entry = terms
-    # [BLOCK_M]
-    row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
-    q_pos = row + q_begin
+    q_len, k_len, scale, k_pos, q_begin, by_distance_ptr, by_distance_place = terms
+    q_first = q_start + q_begin
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
@@ -111,24 +113,13 @@ def weigh(
     mbarrier.wait(dout_ready.index(stage), phase)
     score = warpgroup_mma_wait(0, [scoring])
     score = score * scale
-    in_rel_bias_at_entry = within(
-        tl.where(k_pos[:, None] > q_pos[None, :], 16, 0)
-        + tl.where(
-            tl.abs(q_pos[None, :] - k_pos[:, None]) < 8,
-            tl.abs(q_pos[None, :] - k_pos[:, None]),
-            tl.minimum(
-                15, 8 + whole_floor(tl.log(tl.abs(q_pos[None, :] - k_pos[:, None]) / 8) / 2.772588722239781 * 8 + 1e-05)
-            ),
-        ),
-        32,
-    )
     # [64, BLOCK_M]
-    in_rel_bias_at = tl.load(in_rel_bias_base + in_rel_bias_at_entry.to(tl.int64) * in_rel_bias_stride_entry).to(
-        tl.float32
-    )
+    by_distance = at_distances(by_distance_ptr + by_distance_place + q_first, score, KEYS_DOWN=True)
     # relative_bias
-    score = score + in_rel_bias_at
+    score = score + by_distance
     if mixed:
+        # [BLOCK_M]
+        row = q_start + gl.arange(0, BLOCK_M, gl.SliceLayout(0, SCORES))
         keep = (row < q_len)[None, :] & (k_pos < k_len)[:, None]
         score = tl.where(keep, score, float("-inf"))
     # [BLOCK_M]
@@ -226,8 +217,8 @@ def make_dv(
 ):  # fmt: skip
     """Store dV of a program's keys."""
     (
-        dv_ptr, q_total, k_total, Hq, scale, in_rel_bias_ptr, in_rel_bias_stride_head,
-        in_rel_bias_stride_entry, tiles, group, grouped, joined
+        dv_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head, tiles, group,
+        grouped, joined
     ) = for_dv  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -248,8 +239,8 @@ def make_dv(
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(q_len, BLOCK_M)
-        in_rel_bias_base = in_rel_bias_ptr + tl.cast(h, tl.int64) * in_rel_bias_stride_head
-        terms = (q_len, k_len, scale, k_pos, q_begin, in_rel_bias_base, in_rel_bias_stride_entry)
+        by_distance_place = tl.cast(h, tl.int64) * by_distance_stride_head - k_start
+        terms = (q_len, k_len, scale, k_pos, q_begin, by_distance_ptr, by_distance_place)
         # a short last tile needs the mask
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
@@ -339,9 +330,9 @@ def make_dq(
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "grouped", "joined"])
 def backward(
     q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale,
-    in_rel_bias_ptr, q_total, k_total, Hq, in_rel_bias_stride_head, in_rel_bias_stride_entry, items, tiles, group,
-    grouped, joined, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
+    by_distance_ptr, q_total, k_total, Hq, by_distance_stride_head, items, tiles, group, grouped, joined,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, and add to dQ."""
     gl.static_assert((BLOCK_M == 64) & (BLOCK_N == 64), "a group of warps makes tiles of 64 queries by 64 keys")
@@ -365,8 +356,8 @@ def backward(
     )  # fmt: skip
     fence_async_shared()
     for_dv = (
-        dv_ptr, q_total, k_total, Hq, scale, in_rel_bias_ptr, in_rel_bias_stride_head,
-        in_rel_bias_stride_entry, tiles, group, grouped, joined
+        dv_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head, tiles, group,
+        grouped, joined
     )  # fmt: skip
     for_dk = (dk_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined)
     for_dq = (dq_sum_ptr, q_total, k_total, Hq, tiles, group, grouped, joined)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b2298dfd7b36169b
-#   text hash     0397f1cb0d52d57d
+#   content hash  cd2add13a80d6f18
+#   text hash     0bc7ae408878a239
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -34,13 +34,28 @@ def _attend(
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_rel_bias)
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages, kernels=kernels):
+    def launch(block_m, block_n, warps, stages, on_hopper=None):
+        if on_hopper:
+            by_distance, *_ = on_hopper.make_by_distance(cache, q, k, in_rel_bias)
+            runtime.launch(
+                cache, on_hopper.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), by_distance),
+                grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+                from_shapes=lambda: dict(
+                    q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                    v_desc=runtime.tile_source(v, block_n), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                    by_distance_stride_head=runtime.stride(by_distance, 0), D=q.shape[-1], DV=v.shape[-1],
+                    BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+                    BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m),
+                    num_warps=warps, num_stages=stages, balance="tiles",
+                ),
+            )  # fmt: skip
+            return
         runtime.launch(
             cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_rel_bias),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, in_rel_bias, block_m, block_n),
-                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages, balance="tiles",
+                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
@@ -86,51 +101,54 @@ def _differentiate(
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     delta = torch.empty_like(lse)
-    if entries is None and not wanted[3] and runtime.differentiated(  # on Hopper GPUs, all at once
+    in_rel_bias_at_sum = lse.new_zeros(1, q.shape[-2], 1, 32) if wanted[3] else None
+    # on Hopper GPUs
+    at_once = entries is None and (not wanted[3] or q.shape[-1] <= 128) and runtime.differentiated(
         cache, tiles, wanted[:3], k.shape[1], q, k, v, in_rel_bias, scale, out, lse, dout, dlse, delta, dq, dk, dv,
-    ):  # fmt: skip
-        return tuple(gradients)
+        in_rel_bias_at_sum,
+    )  # fmt: skip
+    if not at_once:
+        dq = dq if wanted[0] else runtime.empty_like(q)
+        in_rel_bias_at_sum = None
 
-    dq = dq if wanted[0] else runtime.empty_like(q)
-    in_rel_bias_at_sum = None
-
-    def launch(block_m, block_n, warps, stages):
-        nonlocal in_rel_bias_at_sum
-        in_rel_bias_at_sum = (
-            lse.new_zeros(q.shape[0], q.shape[-2], runtime.cdiv(q.shape[1], block_m), 32) if wanted[3] else None
-        )
-        runtime.launch(
-            cache, kernels.backward_dq, (block_m, block_n),
-            (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), in_rel_bias, in_rel_bias_at_sum),
-            grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
-            from_shapes=lambda: dict(
-                _common(q, k, v, entries, in_rel_bias, block_m, block_n),
-                out_desc=runtime.tile_source(out, block_m, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries),
-                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
-            ),
-        )  # fmt: skip
-
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
-
-    if wanted[1] or wanted[2]:
-        dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
-
-        def launch(block_m, block_n, warps, stages, makes=None):
+        def launch(block_m, block_n, warps, stages):
+            nonlocal in_rel_bias_at_sum
+            in_rel_bias_at_sum = (
+                lse.new_zeros(q.shape[0], q.shape[-2], runtime.cdiv(q.shape[1], block_m), 32) if wanted[3] else None
+            )
             runtime.launch(
-                cache, kernels.backward_dkv, (block_m, block_n, makes),
-                (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_rel_bias),
-                grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
+                cache, kernels.backward_dq, (block_m, block_n),
+                (q, k, v, out, dout, dq, lse, dlse, delta, entries, float(scale), in_rel_bias, in_rel_bias_at_sum),
+                grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
                 from_shapes=lambda: dict(
                     _common(q, k, v, entries, in_rel_bias, block_m, block_n),
+                    out_desc=runtime.tile_source(out, block_m, entries),
                     dout_desc=runtime.tile_source(dout, block_m, entries),
-                    lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
-                    delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
-                    TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), MAKES=makes, num_warps=warps, num_stages=stages,
+                    TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
+        runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
+
+        if wanted[1] or wanted[2]:
+            dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
+
+            def launch(block_m, block_n, warps, stages, makes=None):
+                runtime.launch(
+                    cache, kernels.backward_dkv, (block_m, block_n, makes),
+                    (q, k, v, dout, lse, delta, dk, dv, entries, float(scale), in_rel_bias),
+                    grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
+                    from_shapes=lambda: dict(
+                        _common(q, k, v, entries, in_rel_bias, block_m, block_n),
+                        dout_desc=runtime.tile_source(dout, block_m, entries),
+                        lse_desc=runtime.vector_source(lse, block_m if entries is None else None),
+                        delta_desc=runtime.vector_source(delta, block_m if entries is None else None),
+                        TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), MAKES=makes, num_warps=warps,
+                        num_stages=stages,
+                    ),
+                )  # fmt: skip
+
+            runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
     if wanted[3]:
         total = in_rel_bias_at_sum
         gradients[3] = total.sum((0, 2)).sum_to_size(in_rel_bias.shape).to(in_rel_bias.dtype)

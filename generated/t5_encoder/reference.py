@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e4424410ecfb9b71
-#   text hash     403965749639cbcb
+#   content hash  13c0e9f3944d13a7
+#   text hash     9cd2d1d651f4043d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a53b9cdee48b8f38
-#   text hash     b8c2f04ab183e6b9
+#   content hash  c14b66ce3588dec1
+#   text hash     55daa4599321dfb7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 
@@ -80,8 +80,8 @@ TILES_FP32 = {
 # see; a worker of four warps for each 64 queries, backward for each 64 keys
 TILES_HOPPER = {
     "forward": {
-        64: {0: (128, 64, 8, 3)},
-        128: {0: (128, 64, 8, 3)},
+        64: {0: (128, 128, 8, 2), 3072: (192, 128, 12, 3)},
+        128: {0: (128, 128, 8, 2)},
         256: {0: (128, 64, 8, 2)},
     },
     "backward": {
@@ -93,4 +93,4 @@ TILES_HOPPER = {
 
 # from the first number of keys of the longest sequence on, these kernels are faster than the portable ones; from the
 # second on they are not, from the third on again; by columns of a tile, or of q and v if these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,)}, "backward": {64: (0,), 128: (0,), 256: (0,)}}
+HOPPER_IS_FASTER = {"forward": {64: (0,), 128: (0,), 256: (0,)}, "backward": {64: (0,), 128: (0,), 256: (0,)}}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  755a03bd26b7d4dd
-#   text hash     ccdcef96a880e011
+#   content hash  35bcecc6115964e4
+#   text hash     03207c08f58fe5b1
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b1ab5554cab790b8
-#   text hash     cc7fa8ad0aa02c23
+#   content hash  408e943aa1b21c5f
+#   text hash     81cfde17bca9eff9
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

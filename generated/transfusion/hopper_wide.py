@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  54e12c0631425839
-#   text hash     6a49ca0c1ad3ee60
+#   content hash  7fdf27f2b87770b8
+#   text hash     2f1cc70a960e8a39
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

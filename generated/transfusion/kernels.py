@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  be7b5af5d133b599
-#   text hash     c97ced3609197689
+#   content hash  a867c6f400e278cd
+#   text hash     de9268249cab0748
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  27a47ec3038f79f4
-#   text hash     bde7b50380198d48
+#   content hash  e814cda08724e8b7
+#   text hash     6268f4e7141432ad
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

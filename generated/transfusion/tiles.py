@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b6d02e6df7bd75bf
-#   text hash     07e0f6f4105eb00f
+#   content hash  b6151232b3f25fd2
+#   text hash     bd435fdfcbdd9d01
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

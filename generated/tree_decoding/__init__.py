@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3eede6e1f5f1592f
-#   text hash     50ce6a10b9abbd66
+#   content hash  7213a03f9b58ac5f
+#   text hash     4863d58ec9b79c8c
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

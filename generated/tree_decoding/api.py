@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6266eb13ec5733b5
-#   text hash     107bea1f582c370c
+#   content hash  c1e0714c638db093
+#   text hash     99a777e451f9a73b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e253e854da1dd5c7
-#   text hash     ea9e9b6b0a20c573
+#   content hash  2319916481a22bd4
+#   text hash     8326e124d7f8631a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8884839932f59056
-#   text hash     b1ec6923cedbd403
+#   content hash  98b73d5ddc687878
+#   text hash     dfb8ca18b72abc77
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

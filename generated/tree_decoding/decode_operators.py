@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a4e062d40dda6266
-#   text hash     ae16037ce4a57818
+#   content hash  34fb693d07755bb4
+#   text hash     9a0275dd6097a64d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e9aa3f53d3e4666a
-#   text hash     eded324ec8ceeb0c
+#   content hash  bd670e51024aaf41
+#   text hash     49bdc5fef0828037
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  03ae6aad6f4b7890
-#   text hash     c3662f290edd98d2
+#   content hash  2afee3d63d768c87
+#   text hash     490f7ebc7e24d568
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  75821927f4fe0425
-#   text hash     4c6a5b594c5c9617
+#   content hash  0d7e7394b1fb0e9c
+#   text hash     357b7b09e600552c
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d7abf30345178959
-#   text hash     d8e25e7460938ee0
+#   content hash  8e3ce4dcd7788d5f
+#   text hash     6bad553c6df3aa39
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  68f80e22c4c42466
-#   text hash     18fa15e86e0745c4
+#   content hash  ad578a0e5da55ba2
+#   text hash     e88b96f417866be0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7fe38d06702a461f
-#   text hash     e4dcf12c4ed3b280
+#   content hash  c41577d1a48d4146
+#   text hash     0d8cc69ee7362961
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -174,9 +174,9 @@ class Pointer:
 
     @classmethod
     def of(cls, x: torch.Tensor) -> Pointer:
-        """A pointer to the first value of a tensor, with all the memory after it."""
-        rest = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
-        return cls(x.detach().as_strided((rest,), (1,)))
+        """A pointer to the first value of a tensor, in all the memory that it is a part of."""
+        whole = x.untyped_storage().nbytes() // x.element_size()
+        return cls(x.detach().as_strided((whole,), (1,), 0), x.storage_offset())
 
     @property
     def dtype(self) -> Any:

@@ -56,6 +56,9 @@ VARIANTS = {
     "transfusion": (128,),
     "block_sparse": (64, 128, 256),
     "gpt2_dropout": (64, 128, 256),
+    # values by distance, and additions to sums by distance
+    "t5_decoder": (64, 128),
+    "t5_encoder": (64, 128),
 }
 V_SIZES = {192: 128}  # head sizes of v that differ from those of q and k
 LENGTHS = (1, 2, 63, 64, 65, 127, 128, 129, 300, 385, 640, 1000, 1111, 2048, 4097)

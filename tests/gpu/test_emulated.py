@@ -123,12 +123,13 @@ def distances(package: Package, of: Plan, sizes: Sizes, *, learn: bool = True) -
 
 
 def differentiates(of: Plan, size: int) -> bool:
-    """Whether kernels for Hopper GPUs compute gradients: only inputs that tokens add to scores may be learned."""
+    """Whether kernels for Hopper GPUs compute gradients: those of some learned inputs at most."""
     assert of.hopper
-    learned = {x.name for x in of.arguments if x.grad and not x.default} - {"sinks"}
-    if of.hopper.backward is None or (learned and not of.hopper.added):
+    given = {x.name for x in of.arguments if x.default}
+    learned = [one for one in of.learned if one.input.keyword not in given]
+    if of.hopper.backward is None or not all(one.made_of({*of.summed_at_once}) for one in learned):
         return False
-    return size <= 128 or of.hopper.wide is not None
+    return size <= 128 or (of.hopper.wide is not None and not learned)
 
 
 @pytest.mark.parametrize(("name", "size"), sized(VARIANTS))
@@ -434,6 +435,58 @@ def test_slopes_times_distances_are_right(text: str, size: int, tmp_path: Path) 
     of = rendered(RandomSpec("sloped", f"name: sloped\n{text}\n"), tmp_path)
     assert of.hopper and (of.hopper.added is not None) == SLOPES[text]
     assert max(distances(Package(tmp_path / "sloped"), of, Sizes(2, 300, 300, 4, 2, size, size, "fp16"))) < 2 * CLOSE
+
+
+# parts of scores that are read by distance, and whether kernels for Hopper GPUs compute what they learn
+BY_DISTANCE = {
+    "score: [relative_bias]": True,
+    "score: [relative_bias]\nheads: equal\nsink: true": True,
+    "score: [relative_bias]\nlayout: packed": True,
+    "score: [{relative_bias: {bidirectional: false}}]\nlayout: packed\nmask: [causal]": True,
+    "score: [{relative_bias: {bidirectional: false}}]\nmask: [causal, {sliding_window: {size: 100}}]": True,
+    "score: [{expr: 'score - 2 * bias[clamp(q - k + 16, 0, 32)]'}]\ninputs: {bias: {axes: [33], grad: true}}": True,
+    "score: [{expr: 'score + bias[clamp(k - q, -9, 9) + 9] + cosine[(q - k) % 7]'}]\nmask: [causal]\n"
+    "inputs: {bias: {axes: [kv_head, 19], grad: true}, cosine: {axes: [head, 7], grad: true}}": True,
+    "score: [{softcap: {cap: 3}}, relative_bias]": False,
+    "score: [relative_bias, {softcap: {cap: 3}}]": False,
+    "score: [{expr: 'score * 1.5'}, relative_bias]": False,
+    "score: [{expr: 'score + rate * bias[clamp(q - k, 0, 9)]'}]\nmask: [causal]\n"
+    "inputs: {rate: {axes: [head]}, bias: {axes: [head, 10], grad: true}}": False,
+    "score: [{expr: 'score - exp(-rate * (q - k))'}]\nmask: [causal]\n"
+    "inputs: {rate: {axes: [head], grad: true}}": False,
+    "score: [{expr: 'score * exp(-0.01 * abs(q - k)) + log(1 + abs(q - k)) * n'}]\ninputs: {n: {axes: []}}": True,
+    "score: [alibi, {expr: 'score + sqrt(1 + q - k)'}]\nmask: [causal]": True,
+    "score: [{expr: 'score + table[(2 * q - 2 * k) // 5 + 120, h]'}]\n"
+    "inputs: {table: {axes: [240, 4], grad: true}}": True,
+    # an entry that two parts read, and one that one part reads in two ways
+    "score: [{expr: 'score + bias[abs(q - k) % 9] - exp(bias[abs(q - k) % 9])'}]\n"
+    "inputs: {bias: {axes: [head, 9], grad: true}}": False,
+    "score: [{expr: 'score + bias[abs(q - k) % 9]'}, {expr: 'score - 3 * bias[(q - k) % 7]'}]\n"
+    "inputs: {bias: {axes: [head, 9], grad: true}}": True,
+    "score: [{expr: 'score + rate * log(1 + abs(q - k))'}]\n"
+    "inputs: {rate: {axes: [head], default: '1 / (h + 2)'}}": True,
+    "score: [relative_bias]\nmask: [{expr: chosen}]\n"
+    "inputs: {chosen: {axes: [head, query // 64, key // 64], dtype: bool}}": True,
+    "score: [relative_bias, {expr: 'score + place * k'}]\ninputs: {place: {axes: [head]}}": True,
+    "score: [relative_bias]\ndropout: true": True,
+    "score: [relative_bias]\nmask: [segments]": True,
+}
+
+
+SIZES = [*((t, 64) for t in BY_DISTANCE), *((t, 128) for t in [*BY_DISTANCE][:7:3])]
+SIZES += [(t, 256) for t in [*BY_DISTANCE][::5]]
+
+
+@pytest.mark.parametrize(("text", "size"), SIZES)
+def test_parts_by_distance_are_right(text: str, size: int, tmp_path: Path) -> None:
+    of = rendered(RandomSpec("tabled", f"name: tabled\n{text}\n"), tmp_path)
+    assert of.hopper and of.hopper.by_distance and of.hopper.backward
+    assert differentiates(of, 64) == BY_DISTANCE[text]
+    package = Package(tmp_path / "tabled")
+    for lengths, learn in (((300, 300), True), ((130, 200), False)):
+        sizes = Sizes(2, *lengths, 4, 4 if "heads: equal" in text else 2, size, size, "fp16")
+        assert max(distances(package, of, sizes, learn=learn)) < 2 * CLOSE
+        assert "hopper.forward" in package.emulation.launched
 
 
 @pytest.mark.parametrize(("name", "strength"), [("alibi", 1), ("log_decay", 30), ("causal", 1)])

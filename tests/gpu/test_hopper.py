@@ -179,19 +179,35 @@ def test_gradients_beside_given_inputs_are_those_of_the_portable_kernels(
     check_gradients(Package(name, monkeypatch), q, k, v, **GIVEN[name](batch, heads, keys))
 
 
-@pytest.mark.parametrize("name", ["alibi", "t5_decoder"])
-def test_learned_inputs_get_their_gradients_from_the_portable_kernels(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_learned_inputs_get_their_gradients_from_the_portable_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     q, k, v = (random(1, 300, 4, 64) for _ in range(3))
-    keyword, learned = ("slopes", uniform(4)) if name == "alibi" else ("rel_bias", random(4, 32).float())
-    package = Package(name, monkeypatch)
-    learned.requires_grad_()
-    out, _ = package.call("hopper", q, k, v, **{keyword: learned})
+    package, learned = Package("alibi", monkeypatch), uniform(4).requires_grad_()
+    out, _ = package.call("hopper", q, k, v, slopes=learned)
     (found,) = torch.autograd.grad(out.float().square().sum(), learned)
     assert package.kernels("forward") == ["hopper"] and package.kernels("backward") == []
     assert found.abs().max() > 0
+
+
+@pytest.mark.parametrize("name", ["t5_decoder", "t5_encoder"])
+@pytest.mark.parametrize("size", [64, 80, 128])
+@pytest.mark.parametrize("shape", [*SHAPES, (2, 4, 4, 3000, 3000)])
+def test_biases_of_distances_learn(
+    name: str, size: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, heads, _, rows, keys = shape
+    torch.manual_seed(0)
+    q = random(batch, rows, heads, size, dtype=torch.float16).requires_grad_()
+    k, v = (random(batch, keys, heads, size, dtype=torch.float16).requires_grad_() for _ in range(2))
+    package, learned = Package(name, monkeypatch), random(heads, 32).float().requires_grad_()
+    upstream = random(batch, rows, heads, size, dtype=torch.float16)
+    found = {}
+    for target in ("portable", "hopper"):
+        out, _ = package.call(target, q, k, v, rel_bias=learned)
+        found[target] = torch.autograd.grad(out, (learned, q, k, v), upstream)
+    assert package.kernels("backward") == ["hopper_launch"]
+    for mine, portable in zip(found["hopper"], found["portable"], strict=True):
+        assert (mine.float() - portable.float()).norm() < 4e-3 * portable.float().norm()
 
 
 def decays(*shape: int) -> torch.Tensor:

@@ -30,6 +30,8 @@ CAPPED, SLOPED = "softcap/hopper.py", "softcap/hopper_backward.py"
 LISTED, LISTED_BACKWARD = "block_sparse/hopper.py", "block_sparse/hopper_backward.py"
 # dropout draws numbers for each weight, drops weights, and takes their gradients back through it
 DROPS, DROPS_BACK, DROPS_WIDE = (f"gpt2_dropout/{file}.py" for file in ("hopper", "hopper_backward", "hopper_wide"))
+# parts of scores by distance, and what tables learn from sums by distance
+TABLED, TABLED_BACK, TABLES = (f"t5_encoder/{file}.py" for file in ("hopper", "hopper_backward", "hopper_by_distance"))
 KEPT_ALONE = "tl.maximum({}, 0.0, propagate_nan=tl.PropagateNan.ALL)"
 # fault: file, code to replace, its replacement
 FAULTS = {
@@ -118,6 +120,20 @@ FAULTS = {
     "wide heads' random numbers of the next keys": (
         DROPS_WIDE, "q_start, k_start, BLOCK_M)", "q_start, k_start + 64, BLOCK_M)"
     ),
+    "values of the next distance": (TABLED, "tl.load(first_ptr - of_threads", "tl.load(first_ptr + 1 - of_threads"),
+    "values of the first worker's distances": (TABLED, "+ q_first + WORKER * 64", "+ q_first"),
+    "values of distances with the other sign": (
+        TABLED, "tl.load(first_ptr + of_threads", "tl.load(first_ptr - of_threads"
+    ),
+    "backward, values of the first worker's distances": (TABLED_BACK, "- k_start - WORKER * 64", "- k_start"),
+    "one sum for distances that read several entries": (TABLED_BACK, "place - 63) == tl", "place - 63) <= tl"),
+    "lower rows added at the distances of upper ones": (TABLED_BACK, "ptr + at - 8 * EIGHTS, lower", "ptr + at, lower"),
+    "columns of lower rows eight too near": (TABLED_BACK, "upper + lower_odd", "upper + lower"),
+    "distances of other columns": (TABLED_BACK, "upper, at = upper_odd, at_odd", "upper = upper_odd"),
+    "what a table learns added to the first head": (
+        TABLES, "in_rel_bias_at_sum_ptr + h * 32", "in_rel_bias_at_sum_ptr"
+    ),
+    "steps that are not counted": (TABLES, ".cumsum(1, dtype=torch.int32)", ".to(torch.int32)"),
 }  # fmt: skip
 PASSED = {fault for fault in FAULTS if "passed by" in fault}  # shown by more than 64 columns
 OF_WIDE_HEADS = {"wide sums that are never rescaled"}  # in a file for all heads

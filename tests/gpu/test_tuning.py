@@ -158,7 +158,7 @@ def test_mistakes_of_rows_are_told_with_their_places(tmp_path: Path) -> None:
 
 
 def test_terms_that_load_a_lot_have_rows_of_their_own() -> None:
-    bare, plain, sloped, capped, marks, heavy, drawn, rows, small_blocks, _ = map(tiles.tables, tiles.WEIGHTS)
+    bare, plain, sloped, capped, marks, heavy, tabled, drawn, rows, small_blocks, _ = map(tiles.tables, tiles.WEIGHTS)
     for size in (64, 128):
         assert len({one.half["sm_90"]["forward"][size] for one in (plain, marks, heavy)}) == 3
     assert (
@@ -173,6 +173,8 @@ def test_terms_that_load_a_lot_have_rows_of_their_own() -> None:
                            ("block_sparse", small_blocks)):  # fmt: skip
         found = plan.build(loaded(variants[name])).tables.half["sm_90"]
         assert all(found[kernel] == expected.half["sm_90"][kernel] for kernel in ("forward", "backward_dkv")), name
+    found_on_hopper = plan.build(loaded(variants["t5_encoder"])).tables.hopper["forward"]
+    assert found_on_hopper == tabled.hopper["forward"] != heavy.hopper["forward"]
 
 
 @pytest.mark.parametrize(

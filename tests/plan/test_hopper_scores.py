@@ -84,7 +84,8 @@ def masks_all(backward: Backward) -> bool:
         ("{expr: 'score * score'}", True, True),
         ("{expr: 'score * (q - k)'}", True, True),
         ("{expr: 'score * q'}", False, False),
-        ("{expr: 'score + sqrt(q - k)'}", False, False),
+        ("{expr: 'score + sqrt(q + k)'}", False, False),
+        ("{expr: 'score + sqrt(q - k)'}", False, True),  # read by distance
     ],
 )
 def test_all_tiles_take_one_comparison_where_registers_are_left_or_scores_have_slopes(

@@ -12,14 +12,15 @@ from .tree import Node
 ROW_AXES = ("query", "key", "token")
 HEAD_AXES = ("batch", "head", "kv_head")
 AXES = (*HEAD_AXES, *ROW_AXES)
-Kind = Literal["batch", "head", "kv_head", "query", "key", "token", "size"]
+Kind = Literal["batch", "head", "kv_head", "query", "key", "token", "size", "distance"]
 
 
 @dataclass(frozen=True)
 class Axis:
     """An axis of an input; a size that an option gives is the option's name until the option has its value.
 
-    The same holds for numbers of a call that divide an axis of batch entries.
+    The same holds for numbers of a call that divide an axis of batch entries. An axis of distances, from key to query,
+    belongs to what kernels have evaluated for every distance: specs cannot declare one.
     """
 
     kind: Kind

@@ -55,6 +55,7 @@ class Cases(NamedTuple):
             kernel = statistics.kernel
             found.append([self._launch("statistics", kernel, tile) for tile in self.tiles(kernel, table)])
         if arch.removesuffix("a") == "sm_90":
+            found += [[case] for case in self.by_distance()]
             for name, tiles_of in self.planned.tables.hopper.items():
                 for tile in tiles_of.get(self.columns, {}).values():
                     found += [[case] for case in self.on_hopper(name, tile)]
@@ -94,6 +95,13 @@ class Cases(NamedTuple):
         """The same for a kernel in any file."""
         dims = self.head_dim, self.v_dim
         return _case(kernel, getattr(self.modules[file], kernel.name), self.planned, dims, self.dtype, tile)
+
+    def by_distance(self) -> list[Case]:
+        """A launch of each kernel that evaluates parts of scores by distance, or adds up what they learn."""
+        parts = self.planned.hopper.by_distance if self.planned.hopper and self.dtype != "fp32" else None
+        file = "hopper_by_distance"
+        launches = (self._launch(file, kernel, Tile(64, 64, 4, 1)) for kernel in (parts.kernels if parts else ()))
+        return [case._replace(name=f"{file}.{case.name}") for case in launches]
 
     def on_hopper(self, name: str, tile: Tile) -> list[Case]:
         """A launch of each kernel of a pass for Hopper GPUs, with a tile; none if there are no such kernels."""

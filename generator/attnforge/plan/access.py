@@ -23,11 +23,13 @@ class Access:
     number: int = 0  # its number among the different ways in which this input is indexed
 
     @property
-    def form(self) -> Literal["value", "row", "pair", "entry"]:
-        """The values that a tile reads: one, one for each row or key, one for each score, or looked-up entries."""
+    def form(self) -> Literal["value", "row", "pair", "distance", "entry"]:
+        """The values that a tile reads: one, one for each row, score or distance, or looked-up entries."""
         kinds = [kind for kind in self.input.kinds if kind not in HEAD_AXES]
         if not kinds:
             return "value"
+        if kinds == ["distance"]:
+            return "distance"
         if sorted(kinds) == ["key", "query"]:
             return "pair"
         return "row" if len(kinds) == 1 and self.tie and not self.row_axis.divided else "entry"
@@ -64,7 +66,7 @@ class Access:
     @property
     def name(self) -> str:
         """The name of its value in kernels."""
-        ending = {"value": "", "row": f"_{self.tie}", "pair": "_qk", "entry": f"_at{self.number or ''}"}
+        ending = {"value": "", "row": f"_{self.tie}", "pair": "_qk", "distance": "", "entry": f"_at{self.number or ''}"}
         return self.input.name + ending[self.form]
 
     @property

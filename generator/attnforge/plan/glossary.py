@@ -25,6 +25,7 @@ def text(plan: Plan, file: str, code: str) -> str:
         "hopper": symbols_on_hopper.forward,
         "hopper_backward": symbols_on_hopper.backward,
         "hopper_wide": symbols_on_hopper.wide,
+        "hopper_by_distance": symbols_on_hopper.by_distance,
         "decode_kernels": _decoding,
         "decode_hopper": symbols_on_hopper.decoding,
     }

@@ -112,6 +112,8 @@ class KernelInputs:
 
     def extent(self, access: Access) -> frozenset[str]:
         """The sides along which an access varies inside a tile."""
+        if access.form == "distance":
+            return frozenset({"q", "k"})
         implied = (kind for i, kind in enumerate(access.input.kinds) if i not in access.input.written)
         found = frozenset(SIDE_OF[kind] for kind in implied if kind in SIDE_OF)
         return found.union(*map(self.reach, access.index))
@@ -143,6 +145,8 @@ class KernelInputs:
                     add(access, Statement(access.name, self._value_of(access.input)))
                 continue
             base = "head" if self._heads and "head" in access.input.kinds else "program"
+            if access.form == "distance":
+                continue  # the family whose kernels have such inputs loads them
             whole = self.whole(access.input)
             if site == base and self._steps(whole):
                 place = (self._steps if self.streams(whole) else self._place)(whole)
@@ -369,6 +373,8 @@ class KernelInputs:
         kinds = [axis.kind for axis in axes]
         found = {}
         for i, axis in enumerate(axes):
+            if axis.kind == "distance":
+                continue  # neighbours
             word = "entry" if axis.kind == "size" else axis.kind
             many = str(kinds[:i].count(axis.kind)) if kinds.count(axis.kind) > 1 else ""
             found[f"{given.name}_stride_{word}{many}"] = axis

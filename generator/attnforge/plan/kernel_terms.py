@@ -147,7 +147,7 @@ class KernelTerms(KernelInputs):
         """The gradients that this backward kernel computes: those at keys if it owns keys, else all others."""
         if self.pair:
             return (Sum(self.pair),)
-        accesses = (access for access in self.accesses if access.input.grad and access.form != "pair")
+        accesses = (access for access in self.accesses if access.input.grad and access.form not in ("pair", "distance"))
         return tuple(Sum(access) for access in accesses if (access.tie == "k") == (self.own == "k"))
 
     @property
@@ -298,6 +298,8 @@ class KernelTerms(KernelInputs):
             return "blocks" if all(access.block >= 128 for access in many) else "small_blocks"
         if rows:
             return "marks"
+        if any(access.form == "distance" for access in self.accesses):
+            return "tabled"
         functions = (n for score in self.factored.scores for n in score.walk() if n.op in printers.SMOOTH)
         of_scores = [n for n in functions if self.reach(n) == {"q", "k"}]
         if of_scores or any(term.slope.text for term in self.backward_terms):

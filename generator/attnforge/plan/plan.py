@@ -29,7 +29,7 @@ from .families import statistics
 from .families.decode import decode, latent_on_hopper
 from .families.decode.decode import Decode
 from .families.decode.latent_on_hopper import DecodeHopper
-from .families.hopper import additions, hopper
+from .families.hopper import additions, by_distance, hopper
 from .families.hopper.hopper import Hopper
 from .families.statistics import Statistics
 from .kernel_terms import KernelTerms, Sum
@@ -217,6 +217,7 @@ class Plan:
         texts = (text for kernel in launched for p in kernel.parts for text in (p.given, p.value))
         read = names(self.storage.tiled, *texts, *(kernel.grid for kernel in launched))
         read |= {*self.bounding} - {*self.storage.entries} if self.kernels.listed else set()
+        read |= self.hopper.by_distance.inputs if self.hopper and self.hopper.by_distance else set()
         results = ("out", "lse", "dout", "dlse", "delta", "dq", "dk", "dv", *(s.name for s in self.summed_at_once))
         return (*(name for name in (*self.tensors, *self.prepared, *self.numbers) if name in read), *results)
 
@@ -238,13 +239,15 @@ class Plan:
     @property
     def summed_at_once(self) -> tuple[Sum, ...]:
         """The inputs' gradients from the kernels for Hopper GPUs that compute those of q, k and v all at once."""
-        return self.hopper.backward.sums.all if self.hopper and self.hopper.backward else ()
+        return self.hopper.summed if self.hopper else ()
 
     @property
     def at_once(self) -> str:
         """The host's text of whether such kernels may serve a call: it wants no gradient that they do not compute."""
-        made = set(self.summed_at_once)
-        return " and ".join(f"not wanted[{i}]" for i, one in enumerate(self.learned, 3) if not one.made_of(made))
+        made, narrow = set(self.summed_at_once), set(self.hopper.of_narrow_heads if self.hopper else ())
+        never = (f"not wanted[{i}]" for i, one in enumerate(self.learned, 3) if not one.made_of(made))
+        wide = (f"(not wanted[{i}] or q.shape[-1] <= 128)" for i, r in enumerate(self.learned, 3) if narrow & {*r.sums})
+        return " and ".join((*never, *wide))
 
     @property
     def learned_names(self) -> tuple[str, ...]:
@@ -283,7 +286,7 @@ class Plan:
             *(self._pass(pair.kernel, pair.terms, {}) for pair in own.pairs),
         )
 
-    def _count(self, x: str) -> str:
+    def rows_of(self, x: str) -> str:
         """Text of the number of rows of a tensor."""
         return f"{x}.shape[{self.storage.outer.index('token')}]"
 
@@ -305,6 +308,9 @@ class Plan:
     def _room(self, total: Sum) -> str:
         """The statement that allocates a sum for each row."""
         access = total.access
+        if access.tie is None:
+            there = f" if wanted[{self._places[total]}] else None"
+            return f"{total.name} = lse.new_zeros(1, q.shape[-2], 1, {math.prod(access.input.sizes)}){there}"
         entries = f", {math.prod(access.input.sizes)}" if access.form == "entry" else ""
         # a token at whose position there is no query keeps a gradient of 0, as do rows of no packed sequence; programs
         # that own keys add to the sums of rows
@@ -315,7 +321,7 @@ class Plan:
         if self.storage.entries and kind == "lse.new_empty":
             kind = "(lse.new_empty if entries is None else lse.new_zeros)"
         rows = "q" if access.row_axis.kind == "query" else "k"
-        count = f"{access.input.name}_sums.shape[-1]" if access.input.scan else self._count(rows)
+        count = f"{access.input.name}_sums.shape[-1]" if access.input.scan else self.rows_of(rows)
         return f"{total.name} = {kind}({self.storage.heads}, {count}{entries}){self._wanted(total)}"
 
     def _pass(self, kernel: Kernel, terms: KernelTerms, made: dict[int, tuple[str, str]]) -> Pass:
@@ -357,6 +363,8 @@ def build(spec: Spec) -> Plan:
     helpers = {name for terms in all_terms for name in terms.helpers} | set(tile_ranges.helpers(spec))
     states = (analysis.key_states, analysis.query_states)
     helpers |= {name for found in states if found for name in found.helpers}
+    tables = by_distance.build(kernels) if hopper.serves(spec) else None
+    helpers |= set(tables.helpers) if tables else set()
     tuned = tiles.tuned(spec.path)
     weight = analysis.by_query.weight
     far = reach.build(spec) if analysis.keys.left and reach.hides_early_keys(spec) else None
@@ -370,8 +378,9 @@ def build(spec: Spec) -> Plan:
     names = frozenset(function.defines for section in written for function in section.functions) | {"LOG2E", "GRAIN"}
     on_hopper = hopper.build(kernels, names)
     learns = any(given.grad for given in spec.inputs)
-    added = on_hopper.added.kind if on_hopper and on_hopper.added else ""
-    given = tiles.tables(weight, spec.packed, spec.algorithm.name, far, spec.latent, learns, added).tuned(tuned)
+    added = on_hopper.kind if on_hopper else ""
+    seen = on_hopper.weight if on_hopper else weight
+    given = tiles.tables(weight, spec.packed, spec.algorithm.name, far, spec.latent, learns, added, seen).tuned(tuned)
     given = given._replace(half={arch: also(table) for arch, table in given.half.items()}, single=also(given.single))
     decoding = decode.build(spec, taken, names)
     return Plan(

@@ -31,8 +31,32 @@ def _in_gluon() -> Iterator[tuple[str, str]]:
     )
 
 
+def _of_tables(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Names of what kernels read by distance."""
+    parts = plan.hopper.by_distance if plan.hopper else None
+    for table in parts.tables if parts else ():
+        yield (
+            f"{table.name}, {table.name}_ptr",
+            "part of the scores by the distance from key to query: a row for each head; distance 0 is at the pointer",
+        )
+        yield f"{table.sums}_ptr, {table.sums}", "sums of dS, likewise"
+        yield f"{table.steps}_ptr", "how often the entry that is read has changed, up to each distance"
+        yield f"{table.entries}_ptr", "index of the entry that is read at each distance, likewise"
+        yield f"{table.name}_place", "index of a distance there: from position 0 of the other side to the first own row"
+
+
+def by_distance(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Names of hopper_by_distance.py that kernels.py does not have."""
+    yield from _of_tables(plan)
+    yield "distance", "how far a key is before a query"
+    yield "first, last", "the first distance, and the one after the last"
+    yield "place", "index of a distance of the head"
+    yield "value", "what scores get"
+
+
 def forward(plan: Plan) -> Iterator[tuple[str, str]]:
     """Names of hopper.py that kernels.py does not have."""
+    yield from _of_tables(plan)
     if plan.storage.cut:
         yield "items, item", "number of tiles of queries of all heads, and the index of one"
         yield "slots, slot", "number of places for tiles of queries of a head, and the index of one"
@@ -162,6 +186,8 @@ def backward(plan: Plan) -> Iterator[tuple[str, str]]:
         "what terms add to all scores of a key, in log2 units; what they add for a query is subtracted from its LSE",
     )
     yield "walked", "at, as an unsigned number up to 64 columns"
+    yield from _of_tables(plan)
+    yield "exact", "dS in float32"
     yield "low, high", "range of the tiles of queries that see keys of any worker"
     yield "others", "dS of the other worker"
     yield "AHEAD, ASIDE", "first query and first column of the worker's half of the program's share of dQ"

@@ -136,11 +136,13 @@ def widest(latent: bool) -> tuple[int, int]:
     return LATENT if latent else WIDEST, WIDEST
 
 
-Weight = Literal["bare", "plain", "sloped", "capped", "marks", "heavy", "drawn", "rows", "small_blocks", "blocks"]
+Weight = Literal[
+    "bare", "plain", "sloped", "capped", "marks", "heavy", "tabled", "drawn", "rows", "small_blocks", "blocks"
+]  # fmt: skip
 """Classes of terms by what they load and compute; `tiles.yaml` describes each one."""
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)  # each builds on the one before
 APART: tuple[Weight, ...] = ("heavy", "drawn", "small_blocks", "blocks")  # mixed and full tiles have loops of their own
-_FAR_OR_NEAR: tuple[Weight, ...] = ("heavy", "small_blocks", "blocks")  # limits hold however far queries see
+_FAR_OR_NEAR: tuple[Weight, ...] = ("heavy", "tabled", "small_blocks", "blocks")  # limits hold however far queries see
 
 
 @functools.cache
@@ -152,12 +154,18 @@ def tables(
     latent: bool = False,
     given: bool = False,
     added: str = "",
+    on_hopper: Weight | None = None,
 ) -> Tables:
     """The tables that come with the generator; packed sequences and earlier algorithms have some rows of their own.
 
     `reach`: how far back queries see, if masks hide early keys; a distance of 0 if only tensors determine it. `given`:
-    whether kernels for Hopper GPUs take inputs that may learn as given. `added`: what terms do if they only add floats.
+    whether kernels for Hopper GPUs take inputs that may learn as given. `added`: what terms do if they only add floats,
+    or how expensive they are if kernels for Hopper GPUs read them by distance; then these are in a class of their own.
     """
+    if on_hopper not in (None, weight):
+        plain = tables(weight, packed, algorithm, reach, latent, given, added)
+        other = tables(on_hopper, packed, algorithm, reach, latent, given, added)
+        return plain._replace(hopper=other.hopper, faster=other.faster, reach=other.reach)
     found = _shipped()
     layers = (*WEIGHTS[: WEIGHTS.index(weight) + 1], *(("packed", f"packed_{weight}") if packed else ()), algorithm)
     layers += ("latent",) if latent else ()
@@ -169,7 +177,8 @@ def tables(
     least: dict[str, dict[int, int]] = {}
     layers += (f"given_{weight}", *((f"packed_given_{weight}",) if packed else ())) if given else ()
     drawn = weight == "drawn"  # measured by itself
-    layers += (added, *((f"packed_{added}",) if packed else ())) if added and not drawn else ()
+    drawn_alone = drawn and not added.startswith("tabled")
+    layers += (added, *((f"packed_{added}",) if packed else ())) if added and not drawn_alone else ()
     near = reach and weight not in _FAR_OR_NEAR and not (drawn and not reach.known and not reach.numbers)
     for layer in (*layers, *(("left", f"left_{weight}") if near else ())):
         for its, limits in found["faster"].get(layer, {}).items():

@@ -84,7 +84,8 @@ def hopper_files(planned: plan.Plan) -> tuple[str, ...]:
     if not planned.hopper:
         return ()
     backward = ("hopper_backward", "hopper_launch") if planned.hopper.backward else ()
-    return ("hopper", *backward, *(("hopper_wide",) if planned.hopper.wide else ()))
+    tables = ("hopper_by_distance",) if planned.hopper.by_distance else ()
+    return ("hopper", *tables, *backward, *(("hopper_wide",) if planned.hopper.wide else ()))
 
 
 def file(spec: Spec, name: str) -> str:

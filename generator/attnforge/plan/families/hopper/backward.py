@@ -14,7 +14,7 @@ from ...loops import Loops
 from ...parameters import Kernel, Parameter, Step
 from ...statements import Block, Bundle, Call, Comment, Loop, Statement, names, needed, reads
 from ..partition import Role, numbers_first, partition
-from . import copies, held_values, tile_order
+from . import by_distance, copies, held_values, tile_order
 from .additions import LOG2
 from .frame import Frame
 from .query_walk import QueryWalk
@@ -78,6 +78,7 @@ class Backward(Weights):
             # Gluon reads values of rows through pointers, whatever their alignment
             *(dataclasses.replace(q, condition="") for q in p.given(terms)),
             *(Parameter(f"{s.name}_ptr", "*fp32", s.name, written=True) for s in self.sums.all),
+            *by_distance.parameters(self.tables),
             *p.skipped("k"),
             *p.dropped(),
             *(Parameter(name, "i32", name) for name in _ORDER),
@@ -183,6 +184,7 @@ class Backward(Weights):
         p, a, sums = self.shared, self.shared.analysis, self.sums
         body = (
             *self._head_loads,
+            *self._placed,
             *self._k_added,
             *sums.begun,
             *self.step.packed,
@@ -240,6 +242,12 @@ class Backward(Weights):
         return Kernel("backward", self.parts, "hopper/backward.jinja", self.order.grid, self.step, blocks, texts)
 
     @property
+    def of_steps(self) -> tuple[str, ...]:
+        """The templates of functions that only some steps call."""
+        called = {"values": self.holds_values, "sum_up": bool(self.sums.keys), "add_at_distances": bool(self.tables)}
+        return tuple(f"hopper/{name}.jinja" for name, calls in called.items() if calls)
+
+    @property
     def _ones(self) -> str:
         """The axes of size 1 that precede the rows of a tile in shared memory, as text."""
         return "1, " * (self.shared.storage.coordinates("q", "h", "0").count(",") - 1)
@@ -263,6 +271,8 @@ class Backward(Weights):
             "sloped": self._sloped,
             **self._dropping,
             "summed": self.sums.step,
+            "exact": (Statement("exact", "ds", label="in float32"),) if self.tables else (),
+            "by_distance": self._tables_learn,
             "eighths": self.sums.eighths,
             "barriers": (Statement("come", "barriers(1, 1).index(0)"),) if self.cut else (),
         }

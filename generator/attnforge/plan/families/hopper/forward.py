@@ -15,8 +15,8 @@ from ...parameters import Kernel, Parameter, Step
 from ...shared_parameters import TILED, SharedParameters
 from ...statements import Block, Branch, Bundle, Call, Statement, names, needed, reads, targets
 from ..partition import numbers_first, partition
-from ..portable import rows_of_keys
-from . import copies, steady_rows, tile_order
+from ..portable import in_groups, rows_of_keys
+from . import by_distance, copies, steady_rows, tile_order
 from .additions import Added
 from .dropout import Dropout
 from .scores import scaled
@@ -109,6 +109,13 @@ class Forward:
             *p.constants("D", *keys.constants, *(name for name in TILED if name != "PRECISION"), *_STAGED),
         )
 
+    @property
+    def told(self) -> Kernel:
+        """The kernel with the parameters that the host passes, if it has a launch of its own."""
+        p = self.launched
+        told = (q for q in self.parts if q.name not in (*self.order.numbers, *_STAGED))
+        return Kernel("forward", (*told, p.axis("q")), "", in_groups(p, "q", "k, v"))
+
     @cached_property
     def step(self) -> Step:
         """The function that turns scores into weights."""
@@ -119,7 +126,8 @@ class Forward:
         scale = "scale_log2" if self._in_log2 else "scale"
         fixed = (*(("k_len",) if "k_len" in reads((*self._keys(), *self._masked)) else ()), scale)
         known = {*results, *own, *fixed, "k_pos", *targets(loads)}
-        passed = terms.passed(reads((*self._score, *terms.visible(apart=True), *loads)), known)
+        read = reads((*self._score, *terms.visible(apart=True), *loads))
+        passed = terms.passed(read, known, by_distance.places(terms))
         return Step("weigh", results, own, (("terms", (*fixed, *passed)),), ("BLOCK_N", "OVERLAPPED"), False)
 
     @property
@@ -154,6 +162,7 @@ class Forward:
         scaled, scale = ((IN_LOG2,), "scale_log2") if self._in_log2 else ((), a.scale_log2)
         packed = (*self.step.packed, *(bundle.packed for bundle in self.dropout.bundle))
         loads = (a.begin, *map(_of_worker, programs.rows("q")), *scaled, *map(_shaped, terms.loads("program")))
+        loads += by_distance.placed(terms, "WORKER * 64")
         loads += self.dropout.first_query
         own = needed(loads, {"row"} | reads((*self.walk.range, *packed, *start, *self._begun)))
         lengths = needed(loads, reads((*self.loops.range, *self.read)))
@@ -329,7 +338,8 @@ class Forward:
         """A step's loads of the values that terms read."""
         if self.added and site == "step":
             return ()
-        return tuple(map(_shaped, taken(self.terms.loads(site), self.vectors, _KEYS_OF_SCORES)))
+        loads = (*self.terms.loads(site), *(by_distance.loads(self.terms) if site == "step" else ()))
+        return tuple(map(_shaped, taken(loads, self.vectors, _KEYS_OF_SCORES)))
 
     def _vectors_come(self, mixed: str) -> tuple[Block, ...]:
         """The statements that wait for a tile's values of keys, and find them; masks need them in mixed tiles only."""

@@ -7,15 +7,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from ....language.spec import Spec
 from ...access import Access
 from ...analysis import Analysis, analyse
+from ...common_values import CommonValues
+from ...kernel_terms import Sum
 from ...parameters import Function, Kernel, jitted
 from ...shared_parameters import SharedParameters
 from ...statements import code_names
 from ...storage import of_all_rows
-from . import additions, dropout
+from ...tiles import Weight
+from . import additions, by_distance, dropout
 from .additions import Added
 from .backward import Backward
+from .by_distance import ByDistance
 from .dropout import Dropout
 from .forward import Forward
 from .scores import OF_SCORES
@@ -35,7 +40,46 @@ class Hopper:
     @cached_property
     def forward(self) -> Kernel:
         """The forward pass, as templates print it."""
-        return Forward(_of_all_rows(self.shared.analysis), self.shared, self.added).kernel
+        return self._forward.kernel
+
+    @cached_property
+    def _forward(self) -> Forward:
+        return Forward(self._read, self._read if self.by_distance else self.shared, self.added)
+
+    @cached_property
+    def by_distance(self) -> ByDistance | None:
+        """The parts of scores that are evaluated once for every distance, if there are any."""
+        return by_distance.build(self.shared)
+
+    @cached_property
+    def _read(self) -> SharedParameters:
+        """The parameters that its kernels share: they read values by distance, and run if no rows are skipped."""
+        return _of_all_rows(analyse(self.by_distance.spec.given) if self.by_distance else self.shared.analysis)
+
+    @property
+    def attend(self) -> Kernel:
+        """The forward pass with the parameters that the host passes, if it reads values by distance.
+
+        Otherwise it shares the launch of the portable kernel.
+        """
+        return self._forward.told
+
+    @property
+    def apart(self) -> CommonValues:
+        """Values that such a launch takes from what other kernels have in common: none."""
+        return CommonValues()
+
+    @property
+    def weight(self) -> Weight:
+        """The class of the variant by what terms load and compute in these kernels."""
+        return self._read.analysis.by_query.weight
+
+    @property
+    def kind(self) -> str:
+        """The name of a row of tiles.yaml for what they do in place of evaluating terms; "" if there is none."""
+        if self.by_distance:
+            return f"tabled_{self.shared.analysis.by_query.weight}"
+        return self.added.kind if self.added else ""
 
     @cached_property
     def added(self) -> Added | None:
@@ -56,19 +100,20 @@ class Hopper:
 
     @cached_property
     def backward(self) -> Backward | None:
-        """The backward pass, if there is one: for calls that want the gradients of q, k and v alone.
+        """The backward pass, if there is one: for calls that want the gradients of q, k and v.
 
-        Calls that skip rows, or want the gradient of an input, run the portable kernels. An input with values per token
-        is computed from the tokens, so calls want its gradient: if it does nothing but add to scores, these kernels
-        compute it as well.
+        Calls that skip rows, or want the gradient of an input that is not in `summed`, run the portable kernels. An
+        input with values per token is computed from the tokens, so calls want its gradient: if it does nothing but add
+        to scores, these kernels compute it as well.
         """
         spec = self.shared.spec
         if self.added and self.added.learns:
             return Backward(_of_all_rows(self.shared.analysis), additions.build(self.shared.analysis.by_key))
         if not all(x.shared for x in spec.inputs if x.grad):
             return None
-        given = analyse(spec.given)
-        found = Backward(_of_all_rows(given), additions.build(given.by_key))
+        given = analyse(self.by_distance.learning if self.by_distance else spec.given)
+        tables = self.by_distance.learned if self.by_distance else ()
+        found = Backward(_of_all_rows(given), additions.build(given.by_key), tables)
         return None if any(map(_slow, found.terms.scored)) else found
 
     @cached_property
@@ -76,6 +121,18 @@ class Hopper:
         """The kernel of the backward pass for wide heads, if there is one."""
         found = self.backward
         return Wide(found.shared, found.added) if found and not (found.added and found.added.learns) else None
+
+    @property
+    def summed(self) -> tuple[Sum, ...]:
+        """The gradients of inputs that the backward pass computes."""
+        if not self.backward:
+            return ()
+        return (*self.backward.sums.all, *(self.by_distance.totals if self.by_distance else ()))
+
+    @property
+    def of_narrow_heads(self) -> tuple[Sum, ...]:
+        """Those of them that no kernel for wide heads computes, though there is one."""
+        return self.by_distance.totals if self.by_distance and self.wide else ()
 
     @property
     def passes(self) -> tuple[str, ...]:
@@ -91,6 +148,10 @@ class Hopper:
     def imports(self, kernels: Iterable[Kernel], *more: str) -> tuple[str, ...]:
         """The names that a file imports from kernels.py, for its kernels and for itself."""
         return tuple(sorted(_named(kernels) & self.known - _OWN - OF_SCORES | {"LOG2E", *more}))
+
+    def named(self, kernels: Iterable[Kernel]) -> tuple[str, ...]:
+        """The names that kernels which are not in Gluon import from kernels.py."""
+        return tuple(sorted(_named(kernels) & self.known))
 
     @property
     def helpers(self) -> frozenset[str]:
@@ -112,7 +173,7 @@ class Hopper:
 
     def called(self, kernels: Iterable[Kernel]) -> frozenset[str]:
         """The functions of hopper.py that the terms of some kernels call."""
-        return _named(kernels) & (OF_SCORES | dropout.NAMES | {"apart", "of_registers"})
+        return _named(kernels) & (OF_SCORES | dropout.NAMES | {"apart", "of_registers", "at_distances"})
 
 
 def _of_all_rows(given: Analysis) -> SharedParameters:
@@ -130,13 +191,15 @@ def _named(kernels: Iterable[Kernel]) -> frozenset[str]:
     return code_names(*(body for kernel in kernels for body in kernel.blocks.values()))
 
 
-def build(p: SharedParameters, known: frozenset[str]) -> Hopper | None:
-    """The Hopper kernels of a variant, if it has any; `known` are the names that kernels.py defines.
+def serves(spec: Spec) -> bool:
+    """True if a spec has such kernels: it may leave them out, and neither latent heads nor earlier algorithms do."""
+    return "hopper" in spec.targets and not spec.latent and spec.algorithm.backward
 
-    None if the spec leaves them out; not yet with latent heads, or without a backward pass.
-    """
+
+def build(p: SharedParameters, known: frozenset[str]) -> Hopper | None:
+    """The Hopper kernels of a variant, if it has any; `known` are the names that kernels.py defines."""
     spec = p.spec
-    if "hopper" not in spec.targets or spec.latent or not spec.algorithm.backward:
+    if not serves(spec):
         return None
     functions = jitted("hopper/packed", "clear_rows", "clear_behind") if p.storage.cut else ()
     return Hopper(p, (*functions, *Dropout(spec).functions), known)

@@ -13,7 +13,9 @@ from ...kernel_terms import KernelTerms
 from ...positions import BEGIN
 from ...shared_parameters import SharedParameters
 from ...statements import Block, Statement, names, needed, reads, targets
+from . import by_distance
 from .additions import Added
+from .by_distance import Table
 from .dropout import Dropout
 from .scores import scaled
 from .sums import Sums
@@ -29,6 +31,7 @@ class Weights:
 
     shared: SharedParameters
     added: Added | None = None  # its score terms, if they are addends that the LSE contains
+    tables: tuple[Table, ...] = ()  # of values by distance whose gradients steps add up
 
     @cached_property
     def terms(self) -> KernelTerms:
@@ -78,14 +81,17 @@ class Weights:
         terms = self.terms
         loads = (*self._step_loads, *terms.loads("mask"))
         dropout = itertools.chain.from_iterable(self._dropping.values())
-        read = reads((*dropout, *self._inward, *terms.visible(apart=True), *loads)) | names(self._exponent)
+        read = reads((*dropout, *self._inward, *terms.visible(apart=True), *loads, *self._tables_learn))
+        read |= names(self._exponent)
         scale = "scale_log2" if self._in_log2 else "scale"
         lengths = (name for name in ("q_len", "k_len") if name in reads((*self._scored, *self._masked)))
-        fixed = tuple(dict.fromkeys((*lengths, scale, "k_pos", *self.sums.read)))
+        of_tables = (part.name for part in by_distance.parameters(self.tables))
+        fixed = tuple(dict.fromkeys((*lengths, scale, "k_pos", *self.sums.read, *of_tables)))
         made = {*fixed, *own, "row", "q_pos", "q_first", *targets(loads)}
         words: tuple[str, ...] = tuple(name for name in ("b", "h") if name in read)
         words += (BEGIN,) if {"q_pos", "q_first"} & read and BEGIN not in fixed else ()
-        return (("terms", (*fixed, *words, *terms.passed(read, {*made, *words}, ("k_added",)))),)
+        more = ("k_added", *by_distance.places(terms))
+        return (("terms", (*fixed, *words, *terms.passed(read, {*made, *words}, more))),)
 
     def _rows(self, blocks: Iterable[Block]) -> tuple[Statement, ...]:
         """The rows of a tile of queries, if some blocks need them."""
@@ -103,9 +109,19 @@ class Weights:
         return scaled(self.shared.analysis, loads, self._inward)
 
     @property
+    def _placed(self) -> tuple[Statement, ...]:
+        """The places of a worker's first key in values by distance."""
+        return by_distance.placed(self.terms, self._ahead.removesuffix(" + "))
+
+    @property
+    def _tables_learn(self) -> tuple[Block, ...]:
+        """The statements that add dS, in float32, to sums by distance."""
+        return by_distance.added(self.tables)
+
+    @property
     def _step_loads(self) -> tuple[Statement, ...]:
         """The loads of a step for scores."""
-        return () if self.added else self.terms.loads("step")
+        return () if self.added else (*self.terms.loads("step"), *by_distance.loads(self.terms))
 
     @property
     def _inward(self) -> tuple[Statement, ...]:
@@ -134,11 +150,14 @@ class Weights:
     def _masked(self) -> tuple[Block, ...]:
         """The statements that compute `keep`, with the rows that no score needs: earlier they would take registers.
 
-        Rows past the last query have an LSE of inf, so finite scores have a weight of 0 there. If no later key is
+        Rows past the last query have an LSE of inf, so finite scores have a weight of 0 there; what a score adds by
+        distance is finite or -inf wherever a mask of distances is true, and 0 beyond all keys. If no later key is
         visible, no key past the last one is either.
         """
         terms = self.terms
-        rows = [] if self._in_log2 else ["(row < q_len)[None, :]"]
+        adds = all(by_distance.only_adds(term.score, terms) for term in terms.spec.scores)
+        finite = self._in_log2 or (adds and terms.banded and not self.shared.storage.cut)
+        rows = [] if finite else ["(row < q_len)[None, :]"]
         # measured to pay off if all tiles apply the mask
         near = _NEAR if self._masks_all else ""
         keep = visibility.masked(terms, (*rows, *visibility.key_bounds(terms)), apart=True, near=near)

@@ -93,7 +93,8 @@ class Wide(Backward):
         def cleared(name: str, width: str) -> tuple[Block, ...]:
             return self._cleared([(name, width)], share)
 
-        weights = (*self._head_loads, *self._k_added, *self.step.packed, *self._loops(self.step.call).blocks)
+        found = (*self._head_loads, *self._placed, *self._k_added)
+        weights = (*found, *self.step.packed, *self._loops(self.step.call).blocks)
         summed = ("at", self._share_tile, "k_tile", "exchange", "dq_sum_ptr", "D", "BLOCK_M")
         spread = self._walk("at", "spread", summed)
         here = "tl.program_id(0)"

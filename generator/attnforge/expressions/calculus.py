@@ -89,6 +89,13 @@ def derivative(node: Node, leaf: Node) -> Node:
     return of(node)
 
 
+def constant_slope(node: Node, leaf: Node) -> float | None:
+    """The derivative with respect to `leaf`, if it is a number."""
+    slope = simplify(derivative(node, leaf))
+    sign, slope = (-1, slope.args[0]) if slope.op == "neg" else (1, slope)
+    return sign * slope.value if slope.op == "num" and isinstance(slope.value, int | float) else None
+
+
 def simplify(node: Node) -> Node:
     """The derivative without neutral elements and double signs, and with literal factors merged.
 

@@ -117,9 +117,9 @@ def largest_reset(spec: Spec, given: Input) -> float:
     if given.maximum is None or given.maximum > 0 or not all(_of_these(s.score, [SCORE, *reads]) for s in spec.scores):
         return -math.inf
     slopes = {reads[0]: 1, reads[1]: -1}
-    if not all(_slope(below[0].score, leaf) == slope for leaf, slope in slopes.items()):
+    if not all(calculus.constant_slope(below[0].score, leaf) == slope for leaf, slope in slopes.items()):
         return -math.inf
-    return LARGE if all(_slope(term.score, SCORE) == 1 for term in spec.scores) else -math.inf
+    return LARGE if all(calculus.constant_slope(term.score, SCORE) == 1 for term in spec.scores) else -math.inf
 
 
 def reset(spec: Spec, given: Input) -> str:
@@ -133,12 +133,6 @@ def _of_these(node: Node, leaves: Collection[Node]) -> bool:
     if node.op == "input" or not node.args:
         return node.op == "num" or node in leaves
     return all(_of_these(arg, leaves) for arg in node.args)
-
-
-def _slope(node: Node, leaf: Node) -> float | None:
-    slope = calculus.simplify(calculus.derivative(node, leaf))
-    sign, slope = (-1, slope.args[0]) if slope.op == "neg" else (1, slope)
-    return sign * slope.value if slope.op == "num" and isinstance(slope.value, int | float) else None
 
 
 def _causal(spec: Spec) -> bool:

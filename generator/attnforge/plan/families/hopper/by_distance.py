@@ -306,7 +306,9 @@ def build(p: SharedParameters) -> ByDistance | None:
     whole = _reduced(dataclasses.replace(spec, scores=scores), tuple(inputs.values()))
     sloped = bool(KernelTerms(whole, "k").outward)
     learned = {
-        part: None if sloped else _learned(terms, part, [_slope(score.score, made[part]) for score in scores])
+        part: None
+        if sloped
+        else _learned(terms, part, [calculus.constant_slope(score.score, made[part]) for score in scores])
         for part in found
     }
     whole_gradients = _complete(terms, found, learned.values())
@@ -333,17 +335,9 @@ def _learned(terms: KernelTerms, part: Node, slopes: list[float | None]) -> Lear
     if len(read) != 1 or any(slope is None for slope in slopes):
         return None
     (entry,) = read
-    access, slope = terms.access(entry), _slope(part, entry)
+    access, slope = terms.access(entry), calculus.constant_slope(part, entry)
     found = math.fsum(s for s in slopes if s)
     return Learned(Sum(access), slope * found) if access.form == "entry" and slope and found else None
-
-
-def _slope(node: Node, leaf: Node) -> float | None:
-    """The derivative of an expression with respect to one of its leaves, if it is a number."""
-    slope = calculus.simplify(calculus.derivative(node, leaf))
-    if slope.op == "neg" and slope.args[0].op == "num":
-        return -float(slope.args[0].value or 0)
-    return float(slope.value or 0) if slope.op == "num" else None
 
 
 def _replaced(node: Node, made: dict[Node, Node]) -> Node:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  75d36ea966b22e41
-#   text hash     a92606fa3f776381
+#   content hash  509adcae17e44d07
+#   text hash     ee4a213bbdf2ba0e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  792a6daa1d4afba4
-#   text hash     d05f74b49059902d
+#   content hash  3194cc753f6c6a93
+#   text hash     771fb8bbe54c54f0
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

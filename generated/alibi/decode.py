@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  727248fb446e4a0a
-#   text hash     89e973022c455b19
+#   content hash  df1ecd5d874d8e02
+#   text hash     8cfb052e9207e19c
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

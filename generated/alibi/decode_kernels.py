@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7bd076d5d8c7c411
-#   text hash     0340b2311ea7f86c
+#   content hash  12e92fa0f7f71f14
+#   text hash     44fbe6b3b0d03827
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

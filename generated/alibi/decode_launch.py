@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e2ee1a1ba830416
-#   text hash     5be8002ef028fa8f
+#   content hash  2cc0f9e5e0d65271
+#   text hash     f67dfb5b4a7134af
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

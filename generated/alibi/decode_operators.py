@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d7cb1e1ab1652d06
-#   text hash     f41b059fb5419398
+#   content hash  6d01ab2ef6f068da
+#   text hash     02d490bb51d2d14a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c6787b01bf664d7d
-#   text hash     46cccbdc6cbfb2bf
+#   content hash  cd2150216c02a86e
+#   text hash     61f6c8c122763713
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

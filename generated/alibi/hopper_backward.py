@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5a3df212d238356d
-#   text hash     e14b4667027e119d
+#   content hash  b0da1b458bfae055
+#   text hash     56f4e32eb5d00a01
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1130893a0794051a
-#   text hash     794d24dcb6e45b3e
+#   content hash  612c9eac5bd74335
+#   text hash     146737b314f471b3
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

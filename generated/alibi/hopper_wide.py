@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4a1cdf55dd5e7d32
-#   text hash     7e2b7d72c0b90df2
+#   content hash  26fe3c6925defc2b
+#   text hash     81f55263218ee360
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a3b23caef862423f
-#   text hash     1b4fc152b889928a
+#   content hash  88ba65c2cdbd9871
+#   text hash     a5cac1e6b313648c
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

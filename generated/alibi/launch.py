@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  85f6fdfb524cd333
-#   text hash     f87d69cc344315e0
+#   content hash  f36756f438b41c62
+#   text hash     c3e30d346d114e02
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

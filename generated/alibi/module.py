@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cdd2f8261c1c1516
-#   text hash     f2c16b8b6147a24d
+#   content hash  e161a5df9b88315a
+#   text hash     39177e604e3f74c7
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

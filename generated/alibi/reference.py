@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1931bd0b35d16a25
-#   text hash     a459985a46f593c8
+#   content hash  03b7a3d80e31d17b
+#   text hash     fc569176a714c0f7
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e5a5f80a11378156
-#   text hash     de4af20190d9248b
+#   content hash  7be8aa92fc7ada58
+#   text hash     36448bf609426588
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

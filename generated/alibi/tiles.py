@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  03c41b6627fa7773
-#   text hash     8065ba89354a3fb5
+#   content hash  ff1ac1bb90426ab0
+#   text hash     e69cc26c1adc8120
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  96fce11cfb66abc6
-#   text hash     ccccae4a47ee5eb8
+#   content hash  3a0956bfe9d2c876
+#   text hash     4b5071513e041326
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

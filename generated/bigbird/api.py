@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77695348abe26bda
-#   text hash     723db27dbe736aa8
+#   content hash  6b2cb812956eb4c2
+#   text hash     1897b3045598c64c
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8b189b028f31f916
-#   text hash     9c27f618dc902be8
+#   content hash  afe7b4919a781284
+#   text hash     39db4ffc8a676f41
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d9225ee5872ac652
-#   text hash     fdbae938e3d4aa0f
+#   content hash  f7bb273150c9d66a
+#   text hash     db331f73908cea4e
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

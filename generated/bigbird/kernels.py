@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  af92716861aeb270
-#   text hash     e6a5ee8f990d9969
+#   content hash  363e3e6e1729728b
+#   text hash     7ba2c64b8229b889
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

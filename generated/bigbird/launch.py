@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f29d14d7c8db62e5
-#   text hash     4a1217b8eb2e2cd5
+#   content hash  f941fe055b8201e0
+#   text hash     5a626be7d6a5a2d8
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5f7c1436f7496736
-#   text hash     45225a2c12887d7c
+#   content hash  29c732d9f7a88859
+#   text hash     784d5583e269ba14
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

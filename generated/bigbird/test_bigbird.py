@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  748143a48f1bcf8d
-#   text hash     af3bec9d1bfd09e6
+#   content hash  c4216d5fc69b40a5
+#   text hash     7f897c6bd00d088f
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

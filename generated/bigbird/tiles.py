@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  10636c3c16c0d7c7
-#   text hash     35ce1bbffbda7af1
+#   content hash  ddeda7e82e598b8b
+#   text hash     25e3c049027c9aed
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0f501dfd0b898127
-#   text hash     f8f89a6ee6454b50
+#   content hash  e18e1108f9ae3bec
+#   text hash     562a7f83027b6a80
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

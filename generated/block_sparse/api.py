@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6bc6991b45f27300
-#   text hash     6c53fb618411cb60
+#   content hash  f8a4718a14c7b25a
+#   text hash     3366918732f6acbd
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

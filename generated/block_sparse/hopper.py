@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  58c6725d9cf91990
-#   text hash     7aafdadcb44995a4
+#   content hash  4618ffa3abfc50c2
+#   text hash     acf99baaab884b2a
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  eb09cc3ce67c5d64
-#   text hash     cb15ae494dc7d2d0
+#   content hash  7876c439ccd2f010
+#   text hash     6d1512911192f38e
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9e12dc13000719ba
-#   text hash     c06eb8db6c52b0b9
+#   content hash  06fab43ae1015102
+#   text hash     6cde048589e3d877
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4ca6936471fb9118
-#   text hash     3a3c3ba41d8f0f77
+#   content hash  46d8f4e566a8c083
+#   text hash     a3d56669e0adef2c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2bcda414f81a5028
-#   text hash     60011e00edd7285f
+#   content hash  5e7001d01951f19c
+#   text hash     96c70517a7a7d34c
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

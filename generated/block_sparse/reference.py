@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  19f31c4d801d6e87
-#   text hash     508f39fbd00c8b89
+#   content hash  51ff071e8d072d0a
+#   text hash     19fb76e48a04999a
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e2db4c20ea82273c
-#   text hash     7145223c21b97d5d
+#   content hash  60612d2c62e12001
+#   text hash     3f8d8f548ea79c4a
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9a5d1cf03eef85c8
-#   text hash     d16024369ff1b5c3
+#   content hash  d16e67ad4797ee9b
+#   text hash     af54414e09af839a
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

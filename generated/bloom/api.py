@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  06beca5eddf95def
-#   text hash     e181bbfcab294a81
+#   content hash  df57651e92ed57c2
+#   text hash     41459e4dc2b61138
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8ff044a8016658fc
-#   text hash     17d2a7d19198fb7a
+#   content hash  6eef3c776f2b1dbc
+#   text hash     d422a8e96a60c8c2
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  16d1e445a3c03b76
-#   text hash     e94c2646751bb3a0
+#   content hash  63634a4052b038fb
+#   text hash     61a037edf9a6982c
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7ad334cdae1e026e
-#   text hash     4e8b7d0100623f14
+#   content hash  10509d81d946a2f5
+#   text hash     a055123001c5dd70
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

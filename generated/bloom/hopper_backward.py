@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ccc8001acff5ec68
-#   text hash     b449cc0f2298f2cd
+#   content hash  9bc7ba98e7e74667
+#   text hash     ece2757af13128ba
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f19e1a715c2f7abd
-#   text hash     c7e78d32c8338a63
+#   content hash  749f41a131fc8062
+#   text hash     3cf5f6058c39d631
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  84a055878dc128ce
-#   text hash     fb75dc06eb5e1e6f
+#   content hash  b8fb4821701d261f
+#   text hash     f5dc5b722d8400c9
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

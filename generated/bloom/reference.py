@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d06c0aa53b09501c
-#   text hash     8d4fb956e6705f6b
+#   content hash  c802cbd4a30f18b3
+#   text hash     5e313a931ef9fb61
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dd7c6f7c04e49ffd
-#   text hash     0a3727e63913d890
+#   content hash  b47e0f540b415ffa
+#   text hash     165729fc76d3bc35
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  677873cb90f91037
-#   text hash     246750616f39b413
+#   content hash  c9bf145a34156d5f
+#   text hash     9c96516959b126a0
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bd27e69df4f570c2
-#   text hash     4db9009537416503
+#   content hash  f7a4d6885951ef93
+#   text hash     ecb42558f2a45f97
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

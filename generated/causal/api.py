@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c898a121d2416884
-#   text hash     71c4ff332f15e446
+#   content hash  228ed67a4e2994e3
+#   text hash     b42e8e137c83d29b
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f581bee3006bab9f
-#   text hash     cb9df29f7091aef0
+#   content hash  e844f1d898d28c2c
+#   text hash     1c67c73cf783826a
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  863336dcaef63c54
-#   text hash     b30465d5f147e38f
+#   content hash  5fda0737dc3d08a1
+#   text hash     7b156c2486631dd5
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

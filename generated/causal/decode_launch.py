@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bca037f64a78d3e2
-#   text hash     0872e5ef57499816
+#   content hash  5c0f9d84a1280f40
+#   text hash     222749e44811302a
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5bd2018bc950fec6
-#   text hash     e8eb02aef2b7245d
+#   content hash  06ada1576eedea56
+#   text hash     7750ebe7a80a242d
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0df94f7d8e0d11a
-#   text hash     ca597b6d95cae807
+#   content hash  62f3c97ec131c7a1
+#   text hash     c996d6a2e5fa1bde
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  967943abaad24649
-#   text hash     8fe53efa541692ca
+#   content hash  3250632003f6f8e2
+#   text hash     410eb3044d0ed550
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  57277c63c852e131
-#   text hash     0bd4ab2cc1b2dc6d
+#   content hash  cdeb89b5abf83021
+#   text hash     dff31837a8aa954d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

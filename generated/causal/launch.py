@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4363bd9665719090
-#   text hash     bbaad648ff9652bc
+#   content hash  0e760571019cde9f
+#   text hash     9dfa339cdd98577d
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

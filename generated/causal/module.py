@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  230602ba634a38b4
-#   text hash     6b9828158d7c5312
+#   content hash  614e44661d4d6f15
+#   text hash     5acb4e15694cab13
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

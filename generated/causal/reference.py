@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fdcb72fad01f7ec7
-#   text hash     0adbefc34f03e7e2
+#   content hash  3cebf49b5ef66ec4
+#   text hash     d2c31e69984c6e0f
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

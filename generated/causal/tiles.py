@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  79d6ca4efc861ecd
-#   text hash     ef2af7c7d1a8e42e
+#   content hash  81b013b7f96c3a6b
+#   text hash     1307c1bf94a89212
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

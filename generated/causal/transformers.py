@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ee1d7aa83c261036
-#   text hash     909fb2de2a3653ae
+#   content hash  88d639dfd49615b1
+#   text hash     f0bad4fdeac28ef4
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  079b18c01332c6e2
-#   text hash     90b12e925631616e
+#   content hash  399bbb2065532fda
+#   text hash     6254625432f4f32c
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  914a7649fc3e9571
-#   text hash     ab7c0e9e78d717bf
+#   content hash  315663095d79bac7
+#   text hash     07a5b69f5b0a3694
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

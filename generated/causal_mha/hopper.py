@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  99af248357d2dd6f
-#   text hash     70f2607045b1b8ab
+#   content hash  7df7e4b2755c5e62
+#   text hash     e0fbc95b74468856
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

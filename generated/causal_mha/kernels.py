@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  88bd8c0a7799c813
-#   text hash     072e8156727c041a
+#   content hash  7fc69d2ff93656ea
+#   text hash     294bd05a95603b7e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cc794e001b98e3c8
-#   text hash     35f9a54baa971425
+#   content hash  a4804738ffe56275
+#   text hash     25abf29f8ce46ce2
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d80771539ac2a2e7
-#   text hash     16ad85e7b7b79856
+#   content hash  bc03c44170ac9bf9
+#   text hash     76c7846164a59249
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

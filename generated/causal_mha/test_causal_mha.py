@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f2149601aed692a6
-#   text hash     7baa4f703bedac7b
+#   content hash  ba7a040b78af8933
+#   text hash     b7480ddc0e21445d
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fac46c7eed976e18
-#   text hash     d8fa045145b9631d
+#   content hash  7286d379a60f85dc
+#   text hash     aca369e249556108
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a87e48538428a1bc
-#   text hash     9fd00ea84aed5e3c
+#   content hash  43b47c73500d99f8
+#   text hash     315ca1da31d584c7
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

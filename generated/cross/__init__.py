@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  63fec569d0f7d0d2
-#   text hash     1115b13d3f836018
+#   content hash  7320d1b0c90f7856
+#   text hash     3096b1886922d5cd
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

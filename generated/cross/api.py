@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1ff2635b86e6bd91
-#   text hash     7857ecf14dc983cd
+#   content hash  c1f0690bb3913420
+#   text hash     ad4dc7db0e153be7
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

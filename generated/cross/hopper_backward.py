@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7baa7118665c6b2b
-#   text hash     10d1d456eda0f57b
+#   content hash  795f84b4a5eadf2d
+#   text hash     d35a5cacfaba54a2
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d01a772e12432eba
-#   text hash     41cce846ff7a79c4
+#   content hash  fe3e36a5a44b2e08
+#   text hash     f50ed6996b74dd23
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bfc81d7106034c01
-#   text hash     d54d3fea641ba06f
+#   content hash  6ed17fe47ab73567
+#   text hash     21c93e0840a1bf22
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  24b3c58cc7ca9ecb
-#   text hash     281ea56595c4df69
+#   content hash  a231a4f45db497b7
+#   text hash     d44187d90577ad98
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  149ee80c50af50b0
-#   text hash     02ac8c34a8badd80
+#   content hash  9321259f1877285e
+#   text hash     77c4f0203c400613
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

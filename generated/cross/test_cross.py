@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fd6e4c3f8ceb6890
-#   text hash     627b1a31667d53a0
+#   content hash  c4702af3dbb2fc5e
+#   text hash     38d4cdf3bce1f680
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

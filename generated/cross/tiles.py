@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  50a9bcd26238e94d
-#   text hash     884ded52d72c3a24
+#   content hash  b7d63a696b378c19
+#   text hash     282dd0520b53f54e
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8380cf5d5b0aa1fa
-#   text hash     a2ff064cb4d3a5df
+#   content hash  895ecba744aabcd4
+#   text hash     0b862c0934d1daaf
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ec440a8060c03da1
-#   text hash     642dd5d823fc2f8e
+#   content hash  f07b4cb666b77a0e
+#   text hash     9a84279b18612be4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  164afe9dfe0e7d9e
-#   text hash     08a53e165d4f4c63
+#   content hash  d0bf2743bb435c9e
+#   text hash     5ad1fa88cf7f176f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f9cd5c0ae0e1d9b1
-#   text hash     56f509ec1a85693a
+#   content hash  f0485a3101a204d7
+#   text hash     8872c69bc13479b9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ffb81783655646fe
-#   text hash     e1320a7c955e3ad5
+#   content hash  36f7108c00d38e03
+#   text hash     55b656a65de65aa5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

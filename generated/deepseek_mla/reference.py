@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  92ada277712950d0
-#   text hash     80554cc321aaea17
+#   content hash  f8b9edb9a363c672
+#   text hash     734fcfb5453d7c73
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

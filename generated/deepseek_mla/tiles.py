@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c5bb49a127cdbfd8
-#   text hash     a7a0a48ea30a8633
+#   content hash  89c1adfccb874676
+#   text hash     cf7f27069aaad77c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8ec024dca58283cf
-#   text hash     cb5117483cfae7c3
+#   content hash  ac206396cb1aa988
+#   text hash     7c371a3c6627ff01
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0cf5f86925b6a95e
-#   text hash     2f0f538b668f64ed
+#   content hash  029500bb3da54633
+#   text hash     0e07db7fc6680c53
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b557d468cd548d82
-#   text hash     9285fdc3d99d6059
+#   content hash  85b115b84965b11d
+#   text hash     c3c501c10f3f1699
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

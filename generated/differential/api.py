@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  10bc672da64a52a4
-#   text hash     e44db14314c8abe9
+#   content hash  eb499d22790e12a5
+#   text hash     976f34fe609194fc
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  621a770d9ad2a473
-#   text hash     5d6ba8a15bfd88d8
+#   content hash  3a28ca258ba47770
+#   text hash     668515bcd0c66cf1
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6a52d324e33094f1
-#   text hash     b8f436064b011fff
+#   content hash  8e119ec7607a05d2
+#   text hash     c1d0157aebe8d747
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9660a96c093e7900
-#   text hash     5f4034026dc268b9
+#   content hash  b59dc76f96e0ef0a
+#   text hash     9219444b377943d9
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e64b8082bec027a4
-#   text hash     4428f5c14f561f20
+#   content hash  701d57ae55116b68
+#   text hash     dca89ac16fe63996
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b954023a1e620d1f
-#   text hash     5435af77dedb9126
+#   content hash  6d9a989134b1a096
+#   text hash     2f1c7a664fda888e
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f9fc5979aad9d71c
-#   text hash     8d00ae96f2766f8b
+#   content hash  9a6d6cbab8896c6d
+#   text hash     9f1d02ecd1229403
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

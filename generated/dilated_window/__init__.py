@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f96af4e0f61faea5
-#   text hash     9d42829df6c694a6
+#   content hash  1efbd33c17d2074f
+#   text hash     cc611cd4ee8b004e
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

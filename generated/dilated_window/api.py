@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a5f92e0fd8e43fb9
-#   text hash     46b2a7db2dce9813
+#   content hash  725b0d34ca8d9aa9
+#   text hash     3bf59f3aabb9d8f8
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

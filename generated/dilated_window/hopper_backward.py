@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ab8431275e5caf0a
-#   text hash     2269d1fa276f3017
+#   content hash  153b436b5b22b74b
+#   text hash     0ef5a722d38cc868
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

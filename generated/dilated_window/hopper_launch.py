@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fd56ba7cbf2ec48f
-#   text hash     90e775b7035abbfe
+#   content hash  690a297a87afb224
+#   text hash     3f3025c071fa4515
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

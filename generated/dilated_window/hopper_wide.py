@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3702f0786553bf82
-#   text hash     48fcf8d7d446ae90
+#   content hash  7c16778b59f562e9
+#   text hash     a7334c698ae79d82
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

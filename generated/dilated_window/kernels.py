@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d64e69825bd5590c
-#   text hash     8d9b29beb990c785
+#   content hash  e7c9045e9741272c
+#   text hash     dd6092e16cf66038
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

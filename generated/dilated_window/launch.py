@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5c7048d5569eb63e
-#   text hash     a767781d38dd8538
+#   content hash  de784a5a41aa1457
+#   text hash     bfb83b3238d37a63
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b964e1b0896ce941
-#   text hash     2e0e45ef5d53ffcb
+#   content hash  68ec2fc3d50fee5f
+#   text hash     98bcbc61e5342587
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

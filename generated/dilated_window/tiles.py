@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8b4e2800b0d674d4
-#   text hash     6bb63a952b5001f6
+#   content hash  7f7ff43527a5be94
+#   text hash     eadc800902add06a
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

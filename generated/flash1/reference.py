@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c855a61f71714e11
-#   text hash     3610086af8a35cdf
+#   content hash  83ba38802a0ae90c
+#   text hash     651fd7ff4b4a0574
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  778b93b7e7f5572a
-#   text hash     91147158d3b03a42
+#   content hash  1ed40973e7c27124
+#   text hash     a25012b58f3d6f68
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

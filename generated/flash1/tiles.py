@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6ee3a3c702d15aa5
-#   text hash     cb516ca666e00e9c
+#   content hash  153267ba6da53b6e
+#   text hash     06b2f1f48f9e9d93
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  486597b2a11b6867
-#   text hash     39c7c0603ee683ea
+#   content hash  9cd3fd88bae69990
+#   text hash     d8090b59427d2296
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

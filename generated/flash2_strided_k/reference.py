@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4789d1ba33033e3b
-#   text hash     d0297da624718642
+#   content hash  d9fdf513bb984b7f
+#   text hash     7134602501f5ac10
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

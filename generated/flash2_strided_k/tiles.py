@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6a3190cfc8e87758
-#   text hash     e5f2b87ad73d3f5a
+#   content hash  1351dbce1348746a
+#   text hash     6aba3570ff96d099
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

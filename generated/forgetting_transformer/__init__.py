@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f9867de1b10de00f
-#   text hash     e8f2fbfd70721fc9
+#   content hash  0c7b94045835106e
+#   text hash     73568b49875daaee
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9d3affd10fc89318
-#   text hash     ddb81940507d6f3f
+#   content hash  d3ad4ba358c4c1b4
+#   text hash     904d68a12dd169a4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7a2a4ce08af2fa50
-#   text hash     b705b5dc0db7e8c2
+#   content hash  8b11c6447ce54fb2
+#   text hash     ac08058b2d736e11
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6b45103e2a6cbe83
-#   text hash     0957c82b4fb844d9
+#   content hash  20818f24307d0e15
+#   text hash     ac2736dbd9918962
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f5c18b8208a17867
-#   text hash     de874d700c9acd4f
+#   content hash  46437b3895a31522
+#   text hash     0dd747ba5802cd25
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  725169f61fe02351
-#   text hash     4fc3b14ec0931a81
+#   content hash  37ac4cea7f41e8db
+#   text hash     aaa45ace6ad30064
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

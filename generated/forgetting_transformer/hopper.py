@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c2e79c64f77b25e6
-#   text hash     23e6af0cd52b90f7
+#   content hash  e057ca8c3cd74b77
+#   text hash     f0cc512f395343ef
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8dfe8f27eda3080b
-#   text hash     4fa8252fb33ea189
+#   content hash  6774e723f9af1295
+#   text hash     ff0c71603cdc4c61
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0fed7ff83814d7ea
-#   text hash     2cb2785081bb3ac4
+#   content hash  f7bfc386a8bb5967
+#   text hash     ff9daf3839f1627a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

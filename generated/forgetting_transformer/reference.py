@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  25d67cbfd0e4a3e9
-#   text hash     785a0af41eabb34f
+#   content hash  d41d368c41767341
+#   text hash     52a8e5e453aeec82
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

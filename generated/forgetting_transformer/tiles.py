@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f5e2081e4cd88693
-#   text hash     abd83a6e5f67052d
+#   content hash  db232e8f56caeaf5
+#   text hash     61b15c460827d8ab
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

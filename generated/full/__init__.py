@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5d0f19075f8b56cc
-#   text hash     260445e1d214d93f
+#   content hash  76881b79435d572f
+#   text hash     29d79919eff40f57
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

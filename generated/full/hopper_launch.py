@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  78eaf06a81b462d9
-#   text hash     23c780c8b9950254
+#   content hash  ff681b5e1ee8da32
+#   text hash     873a3335ccd7293a
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  48d3e852cff3d8f8
-#   text hash     baf5acd2efb76c38
+#   content hash  ae2a96e46385c0ec
+#   text hash     aa0b5317eeefdd45
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

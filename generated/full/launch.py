@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d4c2a30c9656b87f
-#   text hash     b6aa9cf258d90e31
+#   content hash  da92e39000f7ddff
+#   text hash     88d3d0da8f9f2e18
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

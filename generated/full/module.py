@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dab2f7140bf4cda7
-#   text hash     974baba23485b8d5
+#   content hash  738b95670cd5b103
+#   text hash     b49944a9a5a784b6
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

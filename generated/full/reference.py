@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  528d556afed9384e
-#   text hash     6ef51108707b4245
+#   content hash  58447b6179704a07
+#   text hash     befda5d99fa6c6ad
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

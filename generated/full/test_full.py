@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b7fe29287b29c89e
-#   text hash     758ffd445323d8d8
+#   content hash  12fb9c1eecbb4608
+#   text hash     61beb6c00df11a70
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ed85fa25837c1d9c
-#   text hash     79d7a20c4a39c2d0
+#   content hash  09b65196c2d0c6bf
+#   text hash     58a2336ac00e6610
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a47a104a6cdb8ef2
-#   text hash     191c75205a70a7d9
+#   content hash  9258e9c3d01a8ed4
+#   text hash     2c03f6ada3f23cc3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  46663d0d03a5d7a9
-#   text hash     81fe785d02c9f34f
+#   content hash  bed96fea76365d80
+#   text hash     310be62fc3ea54c8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

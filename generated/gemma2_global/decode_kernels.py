@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9b1ce5c4bfbc1e16
-#   text hash     3f4716614e7cde0d
+#   content hash  2dee240b65d95542
+#   text hash     788f71cd844bae2c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bd1887fc0c7f29a8
-#   text hash     88dfda00aca91d5f
+#   content hash  1462be9c22e28873
+#   text hash     0282bd9c45e35f6b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e0b8c3eb9accc03c
-#   text hash     b0783bfa16925ec7
+#   content hash  39ed1adda5cc589c
+#   text hash     6fc1410b118cdddb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ad4d805595254c5c
-#   text hash     ddd3a7a269d2a444
+#   content hash  6f1b2721b3928ae2
+#   text hash     21beb28248083672
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

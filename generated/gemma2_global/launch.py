@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  66eb1165be945d37
-#   text hash     8ffd5ff5e159b20b
+#   content hash  4064cbdcc923029a
+#   text hash     47c83e33be5bd967
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  51f8ae90ccf7c310
-#   text hash     ded52408a3dd907d
+#   content hash  1310b85864351295
+#   text hash     672bcd83f2dd4eeb
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b73de2dfc17cace3
-#   text hash     4b218c85bb986ea3
+#   content hash  0b139ff0bf9cbb9c
+#   text hash     86d31e7d10e087c1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

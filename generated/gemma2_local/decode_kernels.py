@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  21f7b0b7cca1d2c7
-#   text hash     b30b3514fe9f1b13
+#   content hash  d3a486c73e20fcb7
+#   text hash     926c18c468ce5bae
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bc1f458dfb3fa4a1
-#   text hash     5cf6afa72b198443
+#   content hash  763ed54538f256b9
+#   text hash     a50363e7f0f0cff6
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bb366a3f552c4b2f
-#   text hash     df0800df788013c3
+#   content hash  12c0bb68f28a792c
+#   text hash     9de068041b6f5627
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

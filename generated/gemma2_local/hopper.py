@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ed4d533630e91e3e
-#   text hash     18ecc30e65430aac
+#   content hash  3dbad497877128c5
+#   text hash     012d45b82e8b5fc2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1cdfbb8545121a4c
-#   text hash     938a62bbca28c304
+#   content hash  9e231cdd8edcb61f
+#   text hash     5cec2fc9d9a55e84
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  044e747055ca0b3a
-#   text hash     40725a9582c466c3
+#   content hash  335508d4949da7d0
+#   text hash     3f5a2c562506ccc8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  76a8b42a2686b5d8
-#   text hash     438589ab3813e7d4
+#   content hash  6f51edecd5b43666
+#   text hash     ae58ca9036ef4170
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  56a7fa44dfdd4436
-#   text hash     3d96adbe0e62a4a1
+#   content hash  32f1dfa1e4a81d71
+#   text hash     764e143be86014f6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1fb5043ba411ad55
-#   text hash     e2b8498c8c7049ba
+#   content hash  99e111c86e544aae
+#   text hash     8f0a86a9b10f1f18
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  652e81c0b08d15ce
-#   text hash     e08b719f541d855b
+#   content hash  813c1f2f33d6ea49
+#   text hash     1a973b29821f2156
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f80bf35552e71f1c
-#   text hash     48f1053c94023d04
+#   content hash  66485513de69ce5a
+#   text hash     f0c1c0f38cf5c7d1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

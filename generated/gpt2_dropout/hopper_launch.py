@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7a3575fad086c3f3
-#   text hash     e6d79b0fe13edef2
+#   content hash  dbb4e4bcdfd27ee3
+#   text hash     0eb91ec9c1f130e1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6bb4a42e8fb55b61
-#   text hash     f3e95566cc7500cc
+#   content hash  3623cc65501ed957
+#   text hash     9b33304ea1c663a8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e6f7943f85686b04
-#   text hash     26f167baac86b64f
+#   content hash  9016e1ecde3d2cc6
+#   text hash     ba85366f8b9de889
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d18899bf22976155
-#   text hash     f2890531a8ed2ce0
+#   content hash  480bd5b0c87353e8
+#   text hash     9ad1ac58422c0644
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d019a1c8b1dda755
-#   text hash     1235142d0d2f83aa
+#   content hash  acea590970697293
+#   text hash     eeaf83a781fa0d9a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

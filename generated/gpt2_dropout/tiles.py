@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f87843b6a617568c
-#   text hash     f3fca2fd501d40f9
+#   content hash  007fb4d5d56beb7f
+#   text hash     80183b4dd0145ba2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  44b91e089d6789a7
-#   text hash     31a5d5e098a39ac0
+#   content hash  9db8f2f246b9ba64
+#   text hash     6e705fdb865f838e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6a5d1b3263938524
-#   text hash     a3d88f886ff0e7e3
+#   content hash  9f7bc5d955d9d069
+#   text hash     551b0ca9b78a4a4e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  800959441a3ae4bd
-#   text hash     05fd7f7362e9eeb8
+#   content hash  59512a4142d5f643
+#   text hash     19390e1183836a32
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8ee36e74b513a543
-#   text hash     f0835690d66ffdb0
+#   content hash  c5472245cff25ae0
+#   text hash     31ca2aa17e02421b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

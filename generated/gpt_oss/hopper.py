@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a2c8d2c14216b6f4
-#   text hash     d363d43588f07259
+#   content hash  3fa3ff0842582b0b
+#   text hash     314b5f7debf02b98
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

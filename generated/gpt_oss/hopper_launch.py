@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  451990b388c9c098
-#   text hash     4083c82ab77914f9
+#   content hash  00a36fcf0480096a
+#   text hash     52a3527df0468518
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3013a54e283f66d2
-#   text hash     b2c0b31f991d9d15
+#   content hash  8dd2cc44f269b57d
+#   text hash     1a995250d00e7a7f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bd849a4ab64e8945
-#   text hash     1c46e49e6e51bb5e
+#   content hash  a6a438f1b728b852
+#   text hash     b699fa6d57b84b6d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

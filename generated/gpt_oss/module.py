@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bb811a414d28f75a
-#   text hash     4bfe47c63e9f42e4
+#   content hash  237a75cb15469c80
+#   text hash     a7fbc0472710bccb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b00fdc37465586be
-#   text hash     4089095bcd9e78b5
+#   content hash  ce073b7d67949264
+#   text hash     edba1a5fee8bf92d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

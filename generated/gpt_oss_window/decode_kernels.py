@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cc9a7c7806a8ecf9
-#   text hash     8ef479f08192eebc
+#   content hash  dee94e54befbf2c1
+#   text hash     eb686557840af510
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  96a3ffa8a3a9e701
-#   text hash     6be2de90f2f50d3f
+#   content hash  776259ede1db8459
+#   text hash     eb4801763fd76a60
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

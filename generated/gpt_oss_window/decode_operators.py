@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  58cd41745c2262cd
-#   text hash     5415639a24384806
+#   content hash  ab5dd9cb7b8a03a4
+#   text hash     52165b2b4b9c616e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4e456a8b9e449cb9
-#   text hash     4ff320aebac6611e
+#   content hash  2cebc32a8d625239
+#   text hash     53b7716f607af065
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a907efb1752fe8d9
-#   text hash     70d4df862badef9b
+#   content hash  b8e8e88b70ba3c5d
+#   text hash     61e162e00ee17ebd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bca4e34298c72582
-#   text hash     db74b5c164ab2788
+#   content hash  ac711fcf01edda38
+#   text hash     7af9bc1a67d0094f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f9fec9af84ca5675
-#   text hash     044f015ac01246cf
+#   content hash  5d12a3559027d5cf
+#   text hash     3ad600ca373128b2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

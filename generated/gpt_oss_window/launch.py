@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e9f02fc546ea28ec
-#   text hash     f1728dc5d23ca3f4
+#   content hash  36a302836ac0a293
+#   text hash     e05ae74e9d6205bc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c444b2565244292a
-#   text hash     0e99a6d894254a11
+#   content hash  03a5757029faeb46
+#   text hash     632c84bc3d9664d5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d978eca5745b4964
-#   text hash     6081da62c2734ef3
+#   content hash  1d03c41fc0218a5a
+#   text hash     4861d31daf40ffa0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

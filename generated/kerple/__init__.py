@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7677e569cce26bb9
-#   text hash     c7f41a4c1640be2b
+#   content hash  8bc33e8a9183f36a
+#   text hash     7d82e90df5cea13b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  76ed89c1e45eb67c
-#   text hash     c00d8cdab107be29
+#   content hash  e67a547638dafc64
+#   text hash     3e42d8a33fae08d6
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dcbef72093391ec6
-#   text hash     e50c05f97772e75f
+#   content hash  a87a8d1880d64cdc
+#   text hash     be5542007efde928
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3f45346d8bcb06b9
-#   text hash     de2b9a8ef3b32da0
+#   content hash  17a2040187276d12
+#   text hash     020267d219a134fc
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c995add4a3c0304c
-#   text hash     039cd1adf2774b7f
+#   content hash  7379f7cab20e96f4
+#   text hash     5a7e7f5246012564
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

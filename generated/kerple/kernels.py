@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  90690e7be26fb822
-#   text hash     1338ef9289a7b0bb
+#   content hash  28447539c6a6f195
+#   text hash     fd9c922890634854
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

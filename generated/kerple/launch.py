@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ddaa8e190324e8d1
-#   text hash     66b4295450a30db9
+#   content hash  eb794f608e5c2419
+#   text hash     36b5d65a7c20d6db
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

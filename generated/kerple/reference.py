@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  12d2d98727f5fe3c
-#   text hash     3c5a168f492a9505
+#   content hash  f805093ea22405cf
+#   text hash     171e107ad405a7f7
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f4dcb12df6117b1a
-#   text hash     75a4663e4e7b880b
+#   content hash  bf5b14ab44564b12
+#   text hash     d57e4afe8b0346d3
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c0f59faeb7ee259
-#   text hash     abc09c61db545f24
+#   content hash  a73ecb70e9868c81
+#   text hash     41cb98f268c7d773
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

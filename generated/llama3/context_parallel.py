@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4a2f8b9be0c534e3
-#   text hash     cd4d73283cdbeb63
+#   content hash  9775b69d7456def0
+#   text hash     01e676a674f7c5c8
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

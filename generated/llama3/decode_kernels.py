@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b60aa0c5600bd498
-#   text hash     5399bd3102b3baf5
+#   content hash  2ed715fb3c9935ec
+#   text hash     59cc2187d208adbf
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

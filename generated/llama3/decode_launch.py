@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66fd0c0f202ba7ab
-#   text hash     6321dc55be335309
+#   content hash  63c3a4cbd7cd6793
+#   text hash     20d8ee87a187753c
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

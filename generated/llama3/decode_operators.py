@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  81a027eeadca07f4
-#   text hash     8d86507ca55b25ad
+#   content hash  40770e109ac7cac3
+#   text hash     6153a09910734c0d
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

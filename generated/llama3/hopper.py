@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ed19dd6d2f5f6a26
-#   text hash     2f2d149cb211ce16
+#   content hash  aac24f3de042db14
+#   text hash     b7fdc8dd295e4d10
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e46238a5f84e22a2
-#   text hash     bd44ce2101795e7d
+#   content hash  d793666f9673407c
+#   text hash     73c421f607b820c4
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  528b8e15e1b5c5ef
-#   text hash     03ec78bd239efeb2
+#   content hash  c6104a8eeef1b5b7
+#   text hash     797fa1f48945bac6
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d50b59f97ab02010
-#   text hash     c5795a51b7b30f86
+#   content hash  645d112cb4939ae6
+#   text hash     8a4f6a1eb4a3c44a
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

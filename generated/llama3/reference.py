@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bc8978f060ee0f28
-#   text hash     4a097db6297b8999
+#   content hash  a6f7e75d3313db2d
+#   text hash     d461324fdaeffef8
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e9490ba050361d14
-#   text hash     54f2bc73493959e7
+#   content hash  cff90f8957329b1b
+#   text hash     050eb70d0083bdc4
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

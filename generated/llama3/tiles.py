@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fc7d6b845c756a2a
-#   text hash     76682bd98f5a0f11
+#   content hash  f5bb593d60d95810
+#   text hash     c59e81f4282be51c
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

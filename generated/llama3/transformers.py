@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6dde0f1eb05b071d
-#   text hash     0b526d3300d42668
+#   content hash  76de326a27bb8aab
+#   text hash     f380098d67360a40
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

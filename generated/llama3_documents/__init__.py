@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  04b8db2b830afeee
-#   text hash     c9470f904bc2f7a6
+#   content hash  c3fb1185bcb4f286
+#   text hash     f443916b7a363096
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

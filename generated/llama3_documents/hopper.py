@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  be5f18005a2a60fe
-#   text hash     95ca56d39af774d9
+#   content hash  5b923e8aa4c1b22b
+#   text hash     7a9a233c26e36632
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1b32b5590fd2972a
-#   text hash     5a287abe7b6028fe
+#   content hash  276f0b26dce39f9e
+#   text hash     a6ea796d7e541986
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

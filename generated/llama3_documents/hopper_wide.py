@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  58307ba43dc58664
-#   text hash     559ef43148ed1b81
+#   content hash  8ae15bf1cbafc766
+#   text hash     79b17f65696fb50b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

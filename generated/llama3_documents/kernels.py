@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9c47c5e3ac6fdfe8
-#   text hash     3ccf365556b50eb6
+#   content hash  c6bb816ae5314de9
+#   text hash     6b36cb0baeee701b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b00c8a7f67839445
-#   text hash     2d8ddb4a0910702f
+#   content hash  1c947ea047cc5150
+#   text hash     a1b958a9c181833b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

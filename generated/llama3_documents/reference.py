@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9868e72e40f12d19
-#   text hash     4aa9d549ea31cdde
+#   content hash  556785f1b527a0ea
+#   text hash     19d5271c9114f649
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f008d9fff78dbec2
-#   text hash     de6cd4610cbe8c8a
+#   content hash  94ad7644fe463d24
+#   text hash     c96bc11aec62d712
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  930e907f236bcd61
-#   text hash     a020a02653a7bf79
+#   content hash  36658d259cee1b9d
+#   text hash     1890104c42ab2611
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

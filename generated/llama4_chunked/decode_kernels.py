@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  19a423cd0c1ab3f4
-#   text hash     0fcdfabf4b0312d4
+#   content hash  51e1b64fa2f02d7d
+#   text hash     ef80e613d8691879
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bdab41b1367c4cc4
-#   text hash     57513fe0c8be8603
+#   content hash  13a8370d752ed95a
+#   text hash     d1f455b8d2c72240
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

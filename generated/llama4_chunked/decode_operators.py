@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d29aae8a2bbfeb53
-#   text hash     cea8ded71a977d20
+#   content hash  911fd3f212203912
+#   text hash     fcfb8d47a5bf8a13
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

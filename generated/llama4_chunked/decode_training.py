@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4e658091989cd113
-#   text hash     361f9da9e1935ba6
+#   content hash  b5497020960cf0e9
+#   text hash     c804667aac6c9a6f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e7cee69edfb3050c
-#   text hash     5f509f8b119317b9
+#   content hash  de1cd9e32c703132
+#   text hash     bde682986de2ffe3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

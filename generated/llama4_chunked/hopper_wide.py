@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7ecbd3f9ac467950
-#   text hash     1ef4b962a7edbcc2
+#   content hash  e2be65aeb10dbd57
+#   text hash     4c719cb749e2e9fa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

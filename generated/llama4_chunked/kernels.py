@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  40729a7be212d95e
-#   text hash     8f96e4527e379a08
+#   content hash  98d84740d0cebe07
+#   text hash     11c02c75c779d464
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2411b7fd05d953ea
-#   text hash     9171ff790a89e885
+#   content hash  c923223f8af26ce7
+#   text hash     422304da8ff1975c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9335237b02659abb
-#   text hash     64fbf8a0ca5bbb6d
+#   content hash  fb5adb93f7459ff5
+#   text hash     cee10f3774b016e6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  19fb7eb178668f16
-#   text hash     0ec05a414f25bebb
+#   content hash  b3bfb99b36a5985e
+#   text hash     9fcf1993472e3670
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

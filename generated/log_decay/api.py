@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  11a890b9eff70381
-#   text hash     6163f87258dbfb10
+#   content hash  0037263cd5f073e4
+#   text hash     9e07e02a6e158983
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  755c156fa28492e4
-#   text hash     b851eedef7739678
+#   content hash  94a4ed11809a7876
+#   text hash     19399c590f14a31d
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  030627e6a4c11842
-#   text hash     1814b46a59962150
+#   content hash  378ecf1d2a2632c9
+#   text hash     1f649884c780d86f
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  05a3cda0bba02ce9
-#   text hash     90b728cdf216640c
+#   content hash  db7e0f1b7aaf0874
+#   text hash     262fbbda4e019454
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

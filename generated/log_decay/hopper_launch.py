@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  aaf7cc63209bfbfc
-#   text hash     ae6dcf7603312fd8
+#   content hash  d310a123ec7e443d
+#   text hash     74a2b9fd3ea8eae0
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

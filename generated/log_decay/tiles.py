@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3aa29afd07542854
-#   text hash     b3b12a5713d47583
+#   content hash  3f585b3dd45a6ff2
+#   text hash     0d1f8d7cf2282cd6
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

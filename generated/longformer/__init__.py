@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a7d3df041503c525
-#   text hash     08af77a8e15d033e
+#   content hash  6697d33870d339dd
+#   text hash     50943077df2c76b6
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

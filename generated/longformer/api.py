@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7c5b34d8b73d4a82
-#   text hash     177a936e25e3d058
+#   content hash  12f02f855b60e4f0
+#   text hash     b041b44fbc8811ed
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3795513d321433cf
-#   text hash     1e13d80e46d92730
+#   content hash  4745a61a84d06bf5
+#   text hash     e45f9f3922cf588b
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  052f74a9d6cd126b
-#   text hash     0d33d883310e4630
+#   content hash  a4e3ee2b8c51226b
+#   text hash     496e97151031b6f0
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

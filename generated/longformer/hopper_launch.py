@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9abc7482cd7e58b8
-#   text hash     d33482e27a84745e
+#   content hash  9641bf21377444ca
+#   text hash     4af68c6ed9784270
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

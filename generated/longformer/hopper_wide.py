@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e9328c1cd1ad870d
-#   text hash     19bd8b63a31b931a
+#   content hash  241ca6cb479d9bbc
+#   text hash     c070b22230a1d330
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  23daa115d71f0fdd
-#   text hash     a2ea1cab2c066877
+#   content hash  7cab94bb1ba25fca
+#   text hash     b79840dd084987dd
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

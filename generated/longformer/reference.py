@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  956e54102441b587
-#   text hash     997e53f6f3ed8e34
+#   content hash  76ce69b47d9ce983
+#   text hash     34b8aa8b931a1cfd
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7f808718ed21085c
-#   text hash     1424b69dbd98500e
+#   content hash  1ddf996d682ecb2c
+#   text hash     8f1ae4b68a80af78
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

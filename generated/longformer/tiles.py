@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9d187982b987d60c
-#   text hash     ee776574f0ebb4d7
+#   content hash  dc9c5c41f4dac9d1
+#   text hash     178b7d62be8fac0c
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  44584dfe9b0724b8
-#   text hash     3ec61b22f28ad7b6
+#   content hash  a3a6ee354de4c3ee
+#   text hash     78ac15c097944c11
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  253f26a35ae51167
-#   text hash     6972efe846d2f5ca
+#   content hash  7bb11327d8419100
+#   text hash     025450a2cb666dda
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  60beadcdda1ef017
-#   text hash     da5a0ce9acf031c8
+#   content hash  a6cf582d99f94fc1
+#   text hash     40e2784e19087203
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

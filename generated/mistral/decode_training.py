@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0e12377ee6452dad
-#   text hash     5b003084edd9aa08
+#   content hash  1de21b148786f073
+#   text hash     6f79c36eba38ac3b
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

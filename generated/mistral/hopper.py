@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7364db9e7793c751
-#   text hash     a54e952b382f0754
+#   content hash  3a26030b1bd047cb
+#   text hash     6b3a7ce98afa1e52
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e668cd32b4ee9c07
-#   text hash     4c55882721bcbc34
+#   content hash  d7d2f0774c9233bb
+#   text hash     7ad523f13023bf93
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fd55e3482a99d2c8
-#   text hash     e1361f4e1b3ef718
+#   content hash  81d829f09820beac
+#   text hash     7c5f6c9da3c8c810
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

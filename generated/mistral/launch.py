@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a88b36098dfe50f5
-#   text hash     f73aedd3a6b25438
+#   content hash  cf25f87d646a85e6
+#   text hash     dfc9eda1ff1b11ce
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

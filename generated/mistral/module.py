@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  49998e38e6bab5f2
-#   text hash     c23ef758c26d814a
+#   content hash  839bbded2db282be
+#   text hash     4222d1609f7247e5
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

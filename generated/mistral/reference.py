@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8ba290bff6579364
-#   text hash     369a90e951bbc723
+#   content hash  2ca3b061fb70ae50
+#   text hash     1c44493f9d268324
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

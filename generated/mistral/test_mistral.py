@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c6ac14a617104802
-#   text hash     7c8f5cfe16a073b8
+#   content hash  9fe320cec04658f6
+#   text hash     1e3d5cdd2641fd9c
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

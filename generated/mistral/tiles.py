@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  03df99e19a63c64f
-#   text hash     4a95077a6bd30c80
+#   content hash  b6ab69e3732da840
+#   text hash     7e87fb6f4c21fcbb
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4b4bc871c524f26f
-#   text hash     9bdacb6787b0e56e
+#   content hash  a032c65d7f01d4ec
+#   text hash     99db119c6ed1be9f
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2ab0a22f8b9be83d
-#   text hash     4a9be102a0984787
+#   content hash  2133c9a2a0f29b3f
+#   text hash     74b5d5e5abd08987
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  827c56c4b1573d95
-#   text hash     d2cc18779a702539
+#   content hash  7f1564c7836c934d
+#   text hash     9dae9dceb66eb3e1
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

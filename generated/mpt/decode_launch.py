@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ca547b8e92ba09fc
-#   text hash     c1a4566830f6a690
+#   content hash  0afc43ac8a2daa8f
+#   text hash     88ebfee7de574fbc
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

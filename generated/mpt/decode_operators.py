@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d257a94676d3d888
-#   text hash     2e07ee4c1ffbacf7
+#   content hash  10210eb213747001
+#   text hash     5f84afad850222db
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e5a694b98c1f5f77
-#   text hash     09f39171d3c4cc1e
+#   content hash  bf3ea3f897d40bba
+#   text hash     afe6aa62797f5317
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

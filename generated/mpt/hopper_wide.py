@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  23ebf91581412f31
-#   text hash     061f8f9a6a34da4e
+#   content hash  8052d69e5d2af409
+#   text hash     f76e5722d94dc877
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

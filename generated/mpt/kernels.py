@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  11b93e85dbb9d45e
-#   text hash     a0f7bc12aff3a34e
+#   content hash  5d1271042b36f30d
+#   text hash     f79ba1d4a9373bc7
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

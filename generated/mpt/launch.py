@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  534e3ae0eb8918b7
-#   text hash     4e7cdf3d3ffc63e3
+#   content hash  fab279c41bec0868
+#   text hash     6f2058bb9c354ef4
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f885598482973348
-#   text hash     e90a4932ca8c914a
+#   content hash  d88f90cf3bb373c0
+#   text hash     d0b12cc525d1a668
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  12fbe4ef16eb43de
-#   text hash     f3ca9cc30160faae
+#   content hash  9ee9437da4ddb19a
+#   text hash     2f206556e710584d
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ccb0dd37f8111745
-#   text hash     df4e8f112f308a0b
+#   content hash  1659ea85d768bb54
+#   text hash     8fc1b5f4d2c4114a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  679aad78aa2177d0
-#   text hash     2004d0a8a5134197
+#   content hash  6d71d898be57f57e
+#   text hash     5e5fb1c37a615b53
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  505b5e820f108a85
-#   text hash     8f620978f57fdf30
+#   content hash  7ad5c2b056f7bc06
+#   text hash     e03d055536e299bb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

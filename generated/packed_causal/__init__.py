@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  76fefa0d41bddc21
-#   text hash     9a9b95bfc2191bde
+#   content hash  786dee9f4ee5daaa
+#   text hash     5a22b27b3d48bbe2
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  99e4bff8a6a96907
-#   text hash     ed9c4469fb1071d5
+#   content hash  ae295010ec576229
+#   text hash     35bcb1d52da3ca90
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

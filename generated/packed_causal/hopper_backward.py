@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  78b6877e6dfbec37
-#   text hash     58d91b88aca1bb78
+#   content hash  6ca4e3eb0078767d
+#   text hash     87fb033ca57a158f
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

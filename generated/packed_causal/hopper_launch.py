@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d47f88a0b96a3e9d
-#   text hash     b866bacfa1ea10d9
+#   content hash  1a26e2732e5c418f
+#   text hash     8b9a2696129de8f5
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e9273eb5db3994c2
-#   text hash     9b816018d8d9bd6b
+#   content hash  ecc115e417c2fdb3
+#   text hash     51dffbfbbc4bf92b
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

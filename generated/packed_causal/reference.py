@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fa2455043f845dcc
-#   text hash     f864bf62eff45964
+#   content hash  9d997d21d3f725e6
+#   text hash     2499980235b75891
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

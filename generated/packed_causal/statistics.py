@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a9d9a452b52c7443
-#   text hash     e91452e4008aaece
+#   content hash  cb7b052c63991ff0
+#   text hash     19d00a3dbc8a6f80
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

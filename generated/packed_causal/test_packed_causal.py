@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4b2d11c1e7496361
-#   text hash     53b5d6aa703b0359
+#   content hash  a402bd990d687f78
+#   text hash     f67df6d52c4bde6c
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

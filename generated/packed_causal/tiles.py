@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b74d6a31bba147e0
-#   text hash     f8a4a45d467efea1
+#   content hash  e69f31ee6cb62b31
+#   text hash     62bcd0bc61d8916c
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a5d4deda3de15b57
-#   text hash     7d68178ad1cff683
+#   content hash  3df212d3819ae352
+#   text hash     5be6fe2188f3dbf7
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

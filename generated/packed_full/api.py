@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  08fd4cdfbbd553b7
-#   text hash     82789c850e3fadaf
+#   content hash  a212f8781e5d5273
+#   text hash     7ad96b78665e48d2
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

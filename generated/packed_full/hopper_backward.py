@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ffaad12e196a5a76
-#   text hash     f0a20ba34bfcbb40
+#   content hash  378852a986fff407
+#   text hash     5856cea565857533
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  59ceef7b7cb07b46
-#   text hash     7a7d40b5f61f3a9a
+#   content hash  cf17578f618af1b5
+#   text hash     ae2924297739c2cc
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

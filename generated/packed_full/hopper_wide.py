@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  623e61457036c745
-#   text hash     8f8b683294c3c639
+#   content hash  c8cb39be170e70f3
+#   text hash     60d00a03fc748a4f
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

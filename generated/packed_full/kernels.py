@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4ae061120c0ccd2a
-#   text hash     ec49c1bea0514564
+#   content hash  901073edf556ecd1
+#   text hash     b99dbd5bbfcdc53c
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b0c5f06b0ca27354
-#   text hash     1d33641ba0ca7e47
+#   content hash  db7ac996b1b58d9e
+#   text hash     af01c83fda6ba069
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1578343d54234b07
-#   text hash     a4e5c0b500c282d1
+#   content hash  cd8bb5ac62371134
+#   text hash     c1c473c9c9c2ad28
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cb0659d177903cb0
-#   text hash     e3ff0c2033103b60
+#   content hash  22b9c51748106900
+#   text hash     8b8aac32018be770
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

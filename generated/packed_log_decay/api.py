@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a87857379842fc7a
-#   text hash     d5480cff3f079bb2
+#   content hash  4ce21c500fe002d8
+#   text hash     c4f947eb2ed84d53
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  030d32ba0cd0d20b
-#   text hash     3d25aac4a55f7a8c
+#   content hash  0b05d4a851a7d03d
+#   text hash     1e67ce4752216e9f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dcfbb5392666a2be
-#   text hash     0a4cbdc03a96f599
+#   content hash  7901f59e6fb475c3
+#   text hash     a58d0f5f4cbeb64d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4d2de8815287ae18
-#   text hash     bc6d616887a044b0
+#   content hash  f328c50aba614bd8
+#   text hash     cccebf63fe043acf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

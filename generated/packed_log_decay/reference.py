@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  53f7bfb6c121c7ca
-#   text hash     48125a9a2d733cee
+#   content hash  1e29a0fd9d27d78e
+#   text hash     c3133a7b11a08c75
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

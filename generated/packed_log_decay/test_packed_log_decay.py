@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8e5bfe896c911534
-#   text hash     88b4f2670ba1c5b4
+#   content hash  14194e62fe3a3f17
+#   text hash     1b8aedf9fda7211c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bb3c927533632877
-#   text hash     ea646d421b63bc24
+#   content hash  4c4b16f2c0a3e5e6
+#   text hash     ac1fd99ef97f9417
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c5691b98d968cca1
-#   text hash     f09535d79d0d7085
+#   content hash  eeb47a91070b831d
+#   text hash     c4ddf7aa7415d0c6
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2f6cd63b83530246
-#   text hash     8efe58bd663de92c
+#   content hash  b83dce8036485657
+#   text hash     69ab203bdc42e93f
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

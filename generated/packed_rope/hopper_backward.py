@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d4bef67d7512f30c
-#   text hash     a99c52495746bade
+#   content hash  ebcb08b9084b0e8b
+#   text hash     1639488d7aab5761
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

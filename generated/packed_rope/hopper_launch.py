@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  900233c59c62d793
-#   text hash     96fa7f0c4bfec9cc
+#   content hash  5033b75e588bf957
+#   text hash     b066450f3b62a881
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

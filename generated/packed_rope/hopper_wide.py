@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  87539ab91d3e6019
-#   text hash     4d4761f459109fb7
+#   content hash  f4566d2e1fcece26
+#   text hash     eecd05ea052e9e21
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

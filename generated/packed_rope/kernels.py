@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4f97ec2d9baf8706
-#   text hash     ba9fd571d1d71d74
+#   content hash  23ff8002d369b6ae
+#   text hash     46dc4704fe76c0c9
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  20d21c923be51168
-#   text hash     2ea812663f34ba68
+#   content hash  f7e29dc8ec693fb1
+#   text hash     fc6118d90bf33bff
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

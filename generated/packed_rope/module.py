@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  28a4384cd6bd91da
-#   text hash     b6f4064801611c9b
+#   content hash  22d9dcb7149e7585
+#   text hash     c35d39468c0e82f5
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

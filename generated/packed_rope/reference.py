@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d949f1520851fc46
-#   text hash     3bac542f5ba0c28c
+#   content hash  ae78064ca8b0e2e0
+#   text hash     1e64777a23672ef7
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

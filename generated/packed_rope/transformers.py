@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f895e142fd83c28d
-#   text hash     03916d3282c852e2
+#   content hash  aca6a6251063a944
+#   text hash     a942265879fd02e6
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cdc1fed258a9b728
-#   text hash     fa03a63ea1ede10e
+#   content hash  6e67a33b39f626a1
+#   text hash     2cfd2985f57767fc
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

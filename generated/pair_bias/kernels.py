@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0941296a8fa8a446
-#   text hash     94ec5624baef9f39
+#   content hash  fa3c854f9f3b5c7b
+#   text hash     fa80aab585c1ab5e
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

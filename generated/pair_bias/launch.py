@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1c8c7fd2184e1136
-#   text hash     1113253ba91fe6a0
+#   content hash  e0bd97dffec1f175
+#   text hash     0ae0cf9aefc2f139
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0ef1cb9b7ec6a95c
-#   text hash     8058a7b1f8f81304
+#   content hash  f0c24cd0a97fdb14
+#   text hash     f808d21c8a05b459
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0bb5cbdcac845ded
-#   text hash     d68d826c79b913f4
+#   content hash  73ec106736b034cd
+#   text hash     a483f584b60dc840
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2d03382da3434f29
-#   text hash     cae1a8efec4b70f7
+#   content hash  0879c92ba19e9f70
+#   text hash     e18f1b34b3bfcafd
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1a875ee439252ecc
-#   text hash     e01cf4e369a92380
+#   content hash  2593e3d7d417cf20
+#   text hash     902f04c2f2939b66
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

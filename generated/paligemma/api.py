@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d2e07d32e643fd30
-#   text hash     3b02f51d60f5160c
+#   content hash  67e174b2df208dd6
+#   text hash     80f1aa9e358aa525
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a2e07d9020b3e5ce
-#   text hash     e3b37e531ef37560
+#   content hash  ee319dd0cacd2b3b
+#   text hash     e613bfe9e4c77298
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

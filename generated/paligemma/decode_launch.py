@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8b68b8ec9abe66e3
-#   text hash     d91bfee6820d2e9f
+#   content hash  dc8be79a50953d62
+#   text hash     ae0d4cc787cfd2b0
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

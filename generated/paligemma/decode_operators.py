@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0c4db2296fb53de6
-#   text hash     e521ed84eb9c3616
+#   content hash  c6d78049134af77f
+#   text hash     62f355832780771c
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9c154453611984b0
-#   text hash     57ff94d90e40d090
+#   content hash  e63ad533381db9d0
+#   text hash     490a71427b412259
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

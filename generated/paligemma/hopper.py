@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ce7fca518861faaf
-#   text hash     24167e0e5c28c245
+#   content hash  536ceb8f528967d9
+#   text hash     d7a95818422b8b6a
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b3e24ee4dfab2fc0
-#   text hash     09206372eaa487fc
+#   content hash  b4cdc7a801c10dfb
+#   text hash     59b656a3cbd3caf1
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

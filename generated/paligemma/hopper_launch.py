@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb56ff261955fd57
-#   text hash     142ef4e733b62198
+#   content hash  4f89b2ea8a77dba4
+#   text hash     46aa45613851adfb
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e71afd5e10583fa9
-#   text hash     2eb7f887beee846d
+#   content hash  ed1d42e7dd721843
+#   text hash     865dc6fa36bf2dc3
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  750386f32cafba6c
-#   text hash     d2bf76f2c08f0afd
+#   content hash  3d5908be15275258
+#   text hash     3843752df057daff
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

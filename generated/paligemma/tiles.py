@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4d0c878be39f7fa5
-#   text hash     06ac3b81a39e71b6
+#   content hash  ec0dffd06aefacdc
+#   text hash     7f35a90153d05080
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7e1b12c7d908c2ea
-#   text hash     aa91a8255cf1b2e4
+#   content hash  ad9d96c8c0abebda
+#   text hash     cb3f0e79e61ff9c6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

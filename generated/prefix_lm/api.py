@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1c8d673561b79ed6
-#   text hash     8af5ceb1223c7bb7
+#   content hash  ea58062a4746fc2a
+#   text hash     b0be23cb8488098d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

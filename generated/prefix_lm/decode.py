@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9a9092da29134424
-#   text hash     85be92704e83f6d5
+#   content hash  f6c2b492d8b5ef73
+#   text hash     bb94d3752a5e42ad
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

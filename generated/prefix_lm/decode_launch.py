@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7b9a451f5c81b477
-#   text hash     1a6b19242000664f
+#   content hash  2c35ae16005ad2fa
+#   text hash     bfb33d56432ecb95
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b06f034f898e0e3e
-#   text hash     6cc5e26847f501d0
+#   content hash  a0f4e13c2ebb77b5
+#   text hash     e9ebdbb33776dce0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ca8684102df3e3f5
-#   text hash     27dc80ed7402a447
+#   content hash  2df88756d47c1998
+#   text hash     0aff3748282f54ea
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

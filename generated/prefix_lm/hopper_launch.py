@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b1f7afe9b9d8abd
-#   text hash     e8e6cf1c936f4dc8
+#   content hash  65111e5da32b8ec0
+#   text hash     678ab84f00c0fb1a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  53f6a10ce0d154a4
-#   text hash     131e605978d3c5af
+#   content hash  69eb404118c98fb0
+#   text hash     0a2365700e32b018
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

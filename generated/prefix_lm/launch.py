@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  87f4ac122c0cf734
-#   text hash     cb26c1082161c772
+#   content hash  a8509017f5df1e9d
+#   text hash     b4049331aa59de08
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ea5442659e944bcd
-#   text hash     0eb92371b98f5499
+#   content hash  5ff24a3fa68e402c
+#   text hash     3d736a56848c4c25
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7533f03a3989a827
-#   text hash     44d75afae5e99482
+#   content hash  8e1211593ebde3ba
+#   text hash     2202969133000061
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

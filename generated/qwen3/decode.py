@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cf5f23c1dc7db705
-#   text hash     9c90abf719166843
+#   content hash  632b5ade83176ca4
+#   text hash     52addadab5e4980f
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

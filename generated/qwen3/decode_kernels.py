@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d0da7efe0bc96eef
-#   text hash     8ca58d695de7094c
+#   content hash  76243c1626747131
+#   text hash     5e521b7af04e45b2
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f1c01c76a55c0044
-#   text hash     8190e3218f58ab51
+#   content hash  e888f21c979a6744
+#   text hash     517ce9ec91f618ce
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

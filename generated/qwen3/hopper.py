@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7059037e94b2285e
-#   text hash     e7f1959a3c7eff73
+#   content hash  925c2a1583d6551b
+#   text hash     7ec00f4802a74717
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b4cc9450be170c96
-#   text hash     8c345a6e7972644d
+#   content hash  a283d077556c5486
+#   text hash     39a78156e918fc1b
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dc12ebb1094cd4b1
-#   text hash     24bfca594f7a76d4
+#   content hash  8e2eb3b5931b403c
+#   text hash     3f1977c368a38c12
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

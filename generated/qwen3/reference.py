@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1ec5db6a93354b29
-#   text hash     7ca85e742d91ee6c
+#   content hash  86ceca84cb894ee9
+#   text hash     e8326fc9d3f8764e
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8650a5990bc77c73
-#   text hash     6ac83b086536977a
+#   content hash  51443c42ca9c34a2
+#   text hash     b130b119230f1ea9
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

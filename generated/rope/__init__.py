@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  539ca9027e2af71a
-#   text hash     1d22845ee39ba3c8
+#   content hash  bf624393c4c23c25
+#   text hash     f0d24fd03ea842fd
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c7ebcf2136a11ac9
-#   text hash     e8ee2928eae40f6c
+#   content hash  724565091b83cb4f
+#   text hash     c1f5b47663768d4a
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ffa7e1213efaa58b
-#   text hash     8f744b21d29210d2
+#   content hash  1226678c2ab5429a
+#   text hash     be4326745410bff5
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

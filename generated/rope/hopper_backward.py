@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ee7c5fd2e7d8ce7c
-#   text hash     336ebf8d58cb5623
+#   content hash  62a9a05ea7dea2b9
+#   text hash     d7aa875695e28042
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  41cb9d42b577e2b6
-#   text hash     7a2d15437d2ba389
+#   content hash  ef4d6743cf8f9724
+#   text hash     66a5e5cb4926ba85
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

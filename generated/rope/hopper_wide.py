@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0c2af8c176763f66
-#   text hash     c4e6f873d616bd6a
+#   content hash  94641377a82db080
+#   text hash     c2a8a4c47eeaaf5a
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

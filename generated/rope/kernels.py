@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  65be5bb19ad0ad81
-#   text hash     bd79676f84e174ad
+#   content hash  f7445aec69ad1b35
+#   text hash     714d7164fe7b0c00
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e894fce3ecad2244
-#   text hash     5d8a1a316eadce5b
+#   content hash  28ed1497bf09a4dd
+#   text hash     8bec13af07dfe17a
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

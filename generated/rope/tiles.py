@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  72d9400f52fca091
-#   text hash     e57e88563f30a561
+#   content hash  35ad2978f9bb7f10
+#   text hash     18630521964cbf7b
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea3b57c23cccf332
-#   text hash     b9cd3e3bdf78536d
+#   content hash  97e1bbdfd53c4cbe
+#   text hash     8685711791af119d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

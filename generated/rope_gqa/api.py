@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fb670887c41b25a4
-#   text hash     f5be8a86725775a2
+#   content hash  7698f21450f50fbd
+#   text hash     1a8aa4e690ce4ef9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0fc5c48f4a9ec652
-#   text hash     5271ec716e3e9688
+#   content hash  dd6d8923168c9d59
+#   text hash     092442bec2b0a73d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0460b6b572d4d3e0
-#   text hash     60eb1e24c0211a42
+#   content hash  590e2b6b8a6f5560
+#   text hash     ec9ff5ee48756477
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

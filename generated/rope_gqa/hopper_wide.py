@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3d5fbdb683938051
-#   text hash     de17e2d5c0514d86
+#   content hash  08a7c7645ecb5713
+#   text hash     0f2b0c220615deeb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

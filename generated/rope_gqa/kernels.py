@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  22453eabee1a2129
-#   text hash     e8b2e3d5cbe4ace0
+#   content hash  371f263a1d6df383
+#   text hash     472427c78580f20e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0858a59ea126b14e
-#   text hash     f232c4f280fb3d83
+#   content hash  dc77ed277b6f9a73
+#   text hash     dcca8a3192bf65c5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  11d280145e66c626
-#   text hash     b7b6dcb9b3a19d36
+#   content hash  15d8d93bd79603c2
+#   text hash     1dca5a7d90a22c69
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b3172b686b654e85
-#   text hash     41a044fc5ea3ddc9
+#   content hash  a5e630c16f66274a
+#   text hash     3658b98227837785
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0cd38b764a94d70a
-#   text hash     52498f0ef4c5ef97
+#   content hash  fa6b43fe153947ef
+#   text hash     36fd39bb793a0a1c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

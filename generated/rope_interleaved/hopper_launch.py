@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0dee481076b96906
-#   text hash     111a3d7e87e9f59d
+#   content hash  b1c2ca8ed263c720
+#   text hash     04aa84e5c3794053
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8ac5aed58516b0aa
-#   text hash     77b42846d0fe3353
+#   content hash  cc45151504fd5e38
+#   text hash     e4c93e6d8cfcf049
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

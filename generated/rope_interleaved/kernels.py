@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5defce1c16962ea8
-#   text hash     72e9d8b24d62487c
+#   content hash  406911885e4195fe
+#   text hash     badbae6406643ea0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

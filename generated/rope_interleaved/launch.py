@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0d172d7e726feb2b
-#   text hash     0bdd1b5afc632efc
+#   content hash  055021c1d8e42ff8
+#   text hash     7c271e65e187aff1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

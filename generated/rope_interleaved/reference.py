@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7419750024a6ab3d
-#   text hash     1fdc09e80fca7646
+#   content hash  596071fc2d5215b8
+#   text hash     909c9239252b9c32
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1c86a90b0a8a4cef
-#   text hash     8f44f1ecb77c8c30
+#   content hash  589f7ac110987225
+#   text hash     f9412b258dceae90
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

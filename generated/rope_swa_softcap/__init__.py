@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e92cdaad010dcd53
-#   text hash     d924515ee94e459b
+#   content hash  1bb39718bfc0e3ee
+#   text hash     4bca54c70d756a54
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  88a72c2789f3af79
-#   text hash     95515c670f66da0e
+#   content hash  3ac8cac8b889a993
+#   text hash     ef901fdce3fc439c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

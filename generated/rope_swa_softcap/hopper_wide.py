@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a50bf839fb63e3c0
-#   text hash     68619f4e8023f906
+#   content hash  061e0bad20c5afa1
+#   text hash     62d5b0e294016c4f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

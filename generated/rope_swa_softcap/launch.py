@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d1c64c71aebf3ec1
-#   text hash     1cb05681ab995ab3
+#   content hash  dbaa2402524f293d
+#   text hash     5a661e59a1578604
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

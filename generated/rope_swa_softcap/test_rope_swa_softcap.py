@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b2fef1edea332d1a
-#   text hash     50675aabfd56de55
+#   content hash  b3c18975bd300c05
+#   text hash     fafd6f8ce8e4bec7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  40cb6e4601fadd1d
-#   text hash     f2b4d2051fb45a0b
+#   content hash  5f16104f588cb0d5
+#   text hash     e78665c28e8b3e5b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

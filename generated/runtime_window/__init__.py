@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  59282357561f2fb4
-#   text hash     efc299e43db0e552
+#   content hash  fe23a3283246b71b
+#   text hash     c2910870047e7e9c
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2c1ee37501e1a3e7
-#   text hash     2e716afe3b618f2f
+#   content hash  0b1556a522526776
+#   text hash     cfd97e95d4e649e9
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

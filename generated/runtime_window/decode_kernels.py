@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2c69cf9e761bcdd9
-#   text hash     fe5dee9f5a57a351
+#   content hash  0122a357e3438c3b
+#   text hash     f8a9fb374f3951ba
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bb835d442b306639
-#   text hash     c6b6f7e778b31117
+#   content hash  580532e9f1461760
+#   text hash     01f6e4bd1da73497
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

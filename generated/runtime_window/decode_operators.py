@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  28a2db1954d1adb8
-#   text hash     3c6a9f9ef532498e
+#   content hash  9c791d48372d9042
+#   text hash     660193197e2a18b7
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f051398e1a1a4d39
-#   text hash     6863a4fc9d0d1b57
+#   content hash  dde3ec2e836ea95b
+#   text hash     5073932afe8f3334
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  158254d80e2fe1a2
-#   text hash     14dacd660587133b
+#   content hash  cb852d855ddbf885
+#   text hash     d7716d7adba6ab79
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

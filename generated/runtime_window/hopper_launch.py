@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aad2398455f2d253
-#   text hash     4004a92ca39251c4
+#   content hash  b98fe7d756bf4fa6
+#   text hash     092eb288b0c911e2
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

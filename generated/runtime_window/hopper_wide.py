@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  364bdfa14e5ebf24
-#   text hash     7193929a84ae3527
+#   content hash  3cc88a371632bc0d
+#   text hash     06a71ad92572cd37
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

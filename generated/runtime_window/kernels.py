@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c98ec2fb499b529e
-#   text hash     30fbb1fe4e944c6a
+#   content hash  57f437acc754247a
+#   text hash     4973d8ceffba8845
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

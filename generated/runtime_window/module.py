@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  30355cdb74059c11
-#   text hash     d3b53221158c195b
+#   content hash  ae8a3690308e2147
+#   text hash     a977ab927e0f19ad
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

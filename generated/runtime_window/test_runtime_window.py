@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9d0ebef8bf59b25e
-#   text hash     b567255025f52684
+#   content hash  706edce5358f45ed
+#   text hash     f56ab582e7c6f3cb
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

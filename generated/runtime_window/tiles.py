@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c2406688912102e7
-#   text hash     90ac5ec3f0442d9b
+#   content hash  7c9b70082f939a87
+#   text hash     652da4a6b6d40299
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

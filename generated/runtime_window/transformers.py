@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0004c14fcc313b61
-#   text hash     be852222ddfe00e1
+#   content hash  7ffd8141de60fd6e
+#   text hash     d8e697f691bc8a73
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e947c52756a6fe6c
-#   text hash     f756e5d45498b182
+#   content hash  183cfc118a71e062
+#   text hash     b3247e7ed7d5be0f
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

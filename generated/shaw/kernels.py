@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1d5992e5f1031437
-#   text hash     c76638d2ad1ed709
+#   content hash  62bafb40da20852d
+#   text hash     30be3c4772e518ec
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

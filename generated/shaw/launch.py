@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c2c4b122b6dc8746
-#   text hash     537ba44031271838
+#   content hash  6a9ef54a40b0cb49
+#   text hash     d980e5b41ef97a0a
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

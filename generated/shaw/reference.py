@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  96d76823b7c2f4a6
-#   text hash     df4f54f88dae7e97
+#   content hash  ab49017d563c84b4
+#   text hash     db03ffc475ae56df
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2c5c83701af5acec
-#   text hash     6f21bfa504fd6d08
+#   content hash  180c1de20a932c96
+#   text hash     2ee1e3a69532edbb
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fc0d944180fa9654
-#   text hash     fe876e3e5d481e5f
+#   content hash  9f92bd4df554f57a
+#   text hash     edaf3b0babb102af
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

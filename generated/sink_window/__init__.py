@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  db8ad7c23d63bf3d
-#   text hash     71992cb12b785f96
+#   content hash  ae5d46d91f0d9637
+#   text hash     a90e93e2a2e1fbe7
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

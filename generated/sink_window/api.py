@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  473ba6a7f2b54a8c
-#   text hash     8af545cc89da3ac6
+#   content hash  831b736c117acf19
+#   text hash     dfbdb0b38abc2aae
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

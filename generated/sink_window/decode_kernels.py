@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2e98ec7397daf372
-#   text hash     2d1b7cba6ca1a34b
+#   content hash  6fe1f4158e435861
+#   text hash     e63af5bbe7b42b78
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  22712facccf4f0e7
-#   text hash     c12e3157be907dc6
+#   content hash  60f3ea299c3ad434
+#   text hash     dd600798ec1c7c08
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0c7fec76cc1293d8
-#   text hash     97ba1c25498de982
+#   content hash  b49076473a011424
+#   text hash     c69b5a9812fd8714
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

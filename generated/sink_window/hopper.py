@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1a98ff0bd72fad27
-#   text hash     185fe397adddbd0b
+#   content hash  76a541be1842e943
+#   text hash     736b06b754b50983
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

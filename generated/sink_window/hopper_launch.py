@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  483878f063bd5140
-#   text hash     f2a6132766894314
+#   content hash  e1741dd8601d1730
+#   text hash     f2505f9c2d2a94a3
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d7e5f830cff30291
-#   text hash     ae4b2bcd29bee70a
+#   content hash  3aa863261fced7d7
+#   text hash     9d736005899a0fa8
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

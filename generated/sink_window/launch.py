@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dfcb862994be3ba2
-#   text hash     12ab7fd55ecfec29
+#   content hash  e1d30682f751ea78
+#   text hash     002317eadeee7a51
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0bcd64d030cf10ee
-#   text hash     0cd5f6c00d771372
+#   content hash  2ba39661e311889d
+#   text hash     7e476afaa8f468fb
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fbf4735b0b03b29b
-#   text hash     61f572cdede184f7
+#   content hash  198b7fadf4632bfc
+#   text hash     04c489127c97a2aa
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

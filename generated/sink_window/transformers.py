@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f59a05e04f72185a
-#   text hash     a04741d439862c67
+#   content hash  1ea47065ae40ef8a
+#   text hash     4a34f09166710eb1
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d10dc960bbfa1221
-#   text hash     1cee4ac61ae370fe
+#   content hash  01f5fd7a5701d596
+#   text hash     08d2b857788fb4f5
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

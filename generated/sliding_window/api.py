@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  57af145fc0466681
-#   text hash     ee7bfe94fad253fc
+#   content hash  aac4d93e10595168
+#   text hash     d01b44dcf9769afd
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

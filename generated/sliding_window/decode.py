@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef30461c6feb5934
-#   text hash     3cb9c8dd485f94a4
+#   content hash  133b91d6aa0d7606
+#   text hash     c9a4b2cb465f64e1
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

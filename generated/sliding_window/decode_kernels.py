@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d5bada9e565c6d4c
-#   text hash     add6e53126bf9a70
+#   content hash  6474e3d8927c97b2
+#   text hash     3b46916044f8504a
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8801971a61a4d1c8
-#   text hash     b450a7d229b7c0e4
+#   content hash  229ab4a4f5ace240
+#   text hash     6518a74446414d7c
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

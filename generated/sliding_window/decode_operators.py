@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  761ece43179900ca
-#   text hash     0c1ce86788716ae0
+#   content hash  19f55ebc0ec2a38e
+#   text hash     c6b71b16eff42389
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

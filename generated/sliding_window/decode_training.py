@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b967ba678459f4eb
-#   text hash     5c901e650c4eba1d
+#   content hash  8698692279dadb8d
+#   text hash     62ee2748a482fd7b
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

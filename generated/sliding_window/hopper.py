@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  54ff8cc7b78db39e
-#   text hash     b058ac744c98a274
+#   content hash  1e3b04e6eea18cc1
+#   text hash     3df2274b099f2ae4
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4dedcf9bfa27bc99
-#   text hash     01976456c4585cb0
+#   content hash  b1a443221617ec82
+#   text hash     c974642a8ad5bc5d
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0cce8d46b881fb1d
-#   text hash     c0b65bf6d4cbfc7a
+#   content hash  3430457b1ee3be2b
+#   text hash     94ebe839173e2d31
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  97712fb4e56af3d3
-#   text hash     535a1eedbd6f2241
+#   content hash  9b67fb103fe886fc
+#   text hash     c7f342a29d494d56
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

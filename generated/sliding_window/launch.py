@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c967245186fdbe2d
-#   text hash     b81942f3bd0c3b43
+#   content hash  bb7c380a796d83e7
+#   text hash     1105e1eecf914ed1
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5fc73942a15abafb
-#   text hash     ccb493dbf3945b08
+#   content hash  e29d664471f10c5c
+#   text hash     e9985999edb06d8b
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

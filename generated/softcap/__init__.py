@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  591a770252f03841
-#   text hash     fb8e6260e0cf9ed1
+#   content hash  01ef19c4722da83d
+#   text hash     28d2f9c9662cda04
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0b050386d2b1fe52
-#   text hash     ee28ffca0465e5a6
+#   content hash  002c33e04426cafd
+#   text hash     dc7c9fdcac748a22
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

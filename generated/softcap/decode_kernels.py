@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2d1450a58a2aca71
-#   text hash     f327a92c173fac28
+#   content hash  3be46ec530565d1a
+#   text hash     68628270e9c8b0ae
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0bdd080548717ef2
-#   text hash     91a39dc6d769198e
+#   content hash  2ece7903f0922ee2
+#   text hash     63f8646bd4354375
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  59755a7e524c4ec2
-#   text hash     c522252d2883c02e
+#   content hash  f5efb084cba9ab10
+#   text hash     e36769d55d105712
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e6972572056be503
-#   text hash     d238e58a11008c5e
+#   content hash  818d49e0561f48c8
+#   text hash     82e48f8e99873ec6
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  012dec1d89d4b3ab
-#   text hash     c28deeef7fd29014
+#   content hash  e73337b59d7d438a
+#   text hash     32cf692c6cccbc27
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

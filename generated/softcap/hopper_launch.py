@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2e488706e3e6ac9c
-#   text hash     17b7062d1c7b666a
+#   content hash  3298823fd472dd95
+#   text hash     12ba87de01f62144
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

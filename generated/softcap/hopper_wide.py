@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bbf2f040f2abb39a
-#   text hash     2223d1a80bc3e2c9
+#   content hash  64ec2ac7dde509b9
+#   text hash     df7a1a43b8e311b1
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

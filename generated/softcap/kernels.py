@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  efeb27eb29d2b9c6
-#   text hash     0c0448e1c9128820
+#   content hash  1e5ec0715b6028a2
+#   text hash     19f8c39c0a09e5e7
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0601ad638249ba75
-#   text hash     ad52e1c51017024c
+#   content hash  7813295c01992060
+#   text hash     8775cdd51f83fda7
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  296a8669f4993738
-#   text hash     67609d4632a9b2d6
+#   content hash  80fb17aa9802937d
+#   text hash     90559395c3396f13
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

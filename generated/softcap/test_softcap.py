@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  05aeb9fac149feae
-#   text hash     e9f6a6f5537e0026
+#   content hash  601e4544f9dd39f3
+#   text hash     e8615346a35eae67
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

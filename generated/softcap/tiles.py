@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6b2ffe33bb33f97d
-#   text hash     3dd6c4b268e31840
+#   content hash  a28c518d202aae7b
+#   text hash     9b60fb9257137ac3
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

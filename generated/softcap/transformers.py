@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  850141c385046340
-#   text hash     18777d5c9b3fe9bd
+#   content hash  51381c3f32e33051
+#   text hash     3195197e206a9336
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

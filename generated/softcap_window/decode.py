@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e425aff51ff3cdcd
-#   text hash     36862c84e0bc0023
+#   content hash  fb689844d1229c73
+#   text hash     fdd7e3d6926a91e1
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  911989f881939d86
-#   text hash     f4791986a5cef5fe
+#   content hash  0dcc9acc8abf71ca
+#   text hash     ce1216b00a5fe7f1
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aac6c2c564649e45
-#   text hash     6f1bdfb82dd69e93
+#   content hash  85f7f4ee074bdb5f
+#   text hash     a9523067078d43e0
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

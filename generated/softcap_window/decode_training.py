@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e4a66d7eb02e16d4
-#   text hash     a06feb760c876e6d
+#   content hash  9bf675eca7022f86
+#   text hash     48bbc2b9a1050257
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

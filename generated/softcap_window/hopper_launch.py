@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e8527458c85db4f5
-#   text hash     d6c14a18d2bb98d1
+#   content hash  ddaf1d698f4074a5
+#   text hash     644367cb50ed810e
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

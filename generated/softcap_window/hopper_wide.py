@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  882a4fe68c992264
-#   text hash     f73f474c431ff4ca
+#   content hash  4ff94bbffa36e9c8
+#   text hash     2905500506142666
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2afcbf99f497ac16
-#   text hash     33b4fd0fd55457d3
+#   content hash  b34f403205a951cf
+#   text hash     490d49306fc4cee4
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

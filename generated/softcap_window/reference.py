@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9e0d560e711b381b
-#   text hash     e86b9301da252e70
+#   content hash  850482a8e3885991
+#   text hash     5a179f790edb6f06
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  49c7da7d3b405c2f
-#   text hash     f0973add50a4ebb8
+#   content hash  2dedcc2335472da7
+#   text hash     753c3959788792e0
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

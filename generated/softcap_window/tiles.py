@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cf3c0ba45d7fa541
-#   text hash     7fc64a343252485b
+#   content hash  5cf4c511aba65546
+#   text hash     769cda83c30cd3a9
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2e235860908ec63d
-#   text hash     74e134f6339d569b
+#   content hash  085ac23154145fc9
+#   text hash     6e9de2b478e7649d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7f2f70aa9ffa36fc
-#   text hash     961d94c8f00d30a8
+#   content hash  deafdc25dedbf8dc
+#   text hash     401da8ca6fc2c3be
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  54f84b6581ee9623
-#   text hash     f44bef5f97a207da
+#   content hash  bd243f35cb9ad4bd
+#   text hash     25282999005e5e00
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

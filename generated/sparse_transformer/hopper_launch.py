@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  58fb5f77f12e93eb
-#   text hash     62859f60af7cbe98
+#   content hash  5ecd988779034fd1
+#   text hash     ce064f155190982d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

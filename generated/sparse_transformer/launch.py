@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f66b47007b7199d4
-#   text hash     4bfe06c6ae11b021
+#   content hash  1532a7f3629cf937
+#   text hash     2bedfdcd9101bb69
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4e2e97a7fb820797
-#   text hash     caeb0e844b16b227
+#   content hash  6969e7762091171c
+#   text hash     b8e8708df84a0e86
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf505b758854e5a6
-#   text hash     fb2d6bd85cafbd8a
+#   content hash  53bd8b816da44199
+#   text hash     f3d8070884e43b76
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  265d2951d5d9f574
-#   text hash     3cdb8af4bb5c99e0
+#   content hash  c980cf7e19c83dbd
+#   text hash     5da452545758a1f7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

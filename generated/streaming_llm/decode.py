@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c8c83733c1d2b1cf
-#   text hash     39536b9b79126793
+#   content hash  2532587b5c553c52
+#   text hash     b632fcc315ab9402
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

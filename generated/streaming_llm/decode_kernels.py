@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3522ee700c20ddf9
-#   text hash     16eba14f3615aa3b
+#   content hash  6404bb11895397ec
+#   text hash     1fc32814a3e1bfaf
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5749f91519d1fc34
-#   text hash     6b87d62ca5420db3
+#   content hash  c3fd1648ea5a9eca
+#   text hash     c7c0cc233e84bdab
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

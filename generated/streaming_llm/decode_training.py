@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2c0c4017021924dc
-#   text hash     b1050f29ab0dccdb
+#   content hash  e28b23765e946327
+#   text hash     c5a55d6aa93a758d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

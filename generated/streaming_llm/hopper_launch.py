@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  06ea4602cb0e103c
-#   text hash     0fe66f00c61947b2
+#   content hash  9d1becdd7c748f56
+#   text hash     fae7763fc2e11887
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  30815b69bce75d4e
-#   text hash     ba7133ebe7b82dc0
+#   content hash  837d53bd5ed12cf9
+#   text hash     823ae6fd7be87e7e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6888d901cda19eba
-#   text hash     80f03c4c5a0b7515
+#   content hash  87a2f6a30d0a249c
+#   text hash     c7e973ba153892f2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c331699fbb318cc0
-#   text hash     5bf30831d9586302
+#   content hash  278bde4d0ea962ee
+#   text hash     3ce96d0e1fd8b2a3
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

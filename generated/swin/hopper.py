@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  70a6f9864d78159e
-#   text hash     8e0a0ccb3efb4f82
+#   content hash  a7be13484a2cf151
+#   text hash     49342e650e186af8
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  79a856e327deb93f
-#   text hash     afa37efcf4e92f7e
+#   content hash  9ac31cb999fa7b1d
+#   text hash     a0d3a19dc7cff871
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a485c1414c557d78
-#   text hash     286170fe5de972b8
+#   content hash  ff585c4b28e6ed4d
+#   text hash     110c9001af1af48e
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

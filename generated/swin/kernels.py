@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c92ca17fc42a68c4
-#   text hash     4297f7fde27ccba2
+#   content hash  7295217e704d4e07
+#   text hash     14df0f23a1859db7
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

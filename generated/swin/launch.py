@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  16f2de160745beed
-#   text hash     2d517c1a52e8a5d6
+#   content hash  dc7d7be114ffec8a
+#   text hash     3e40c764cd9d9adc
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

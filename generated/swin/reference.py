@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  01c7c9b77f290f36
-#   text hash     ff755b63e8275e94
+#   content hash  b31ba3d943c79a49
+#   text hash     04ee016125c24752
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

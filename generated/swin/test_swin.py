@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  39a2326d109de18c
-#   text hash     02428aa97323bdef
+#   content hash  59c6aa78d3adba6a
+#   text hash     30a0beb634083bfe
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

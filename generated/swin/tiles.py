@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  99c1226fa8e9219b
-#   text hash     c3d3014bf98599e6
+#   content hash  9a002db38a60480d
+#   text hash     41ef13e5a6dd18a3
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c02384dc71dacbee
-#   text hash     7e5b163a04a59188
+#   content hash  3151a0fa6fe88c9e
+#   text hash     854706dcd7a71fa0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

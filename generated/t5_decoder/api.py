@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  42d52281ecfffec1
-#   text hash     e8ff75d7276902d2
+#   content hash  eba5599d01f35fb0
+#   text hash     27f791b1685af559
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  00ad16d331d5bf85
-#   text hash     1186c1a4032a2aff
+#   content hash  4c72f093540ccf01
+#   text hash     4d98176d4de24b38
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

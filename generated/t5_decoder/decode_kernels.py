@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2d4d2b3c7bd528e6
-#   text hash     6a75a0dfb05f5ca9
+#   content hash  123d452f5ed823f7
+#   text hash     5be6ff2da52d97e6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2636d950ad121897
-#   text hash     c5022113a3d413c0
+#   content hash  8abae5bdbc13ee48
+#   text hash     374143cce1b34860
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  85170cb976a74bd4
-#   text hash     f0283640ef1d7b7e
+#   content hash  ef51690a4f4a3be1
+#   text hash     d89d470f2b440f8a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

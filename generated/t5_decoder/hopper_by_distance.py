@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8a47e885a750b537
-#   text hash     7b8d1ddf02938162
+#   content hash  46dd4a6e9c30e5bb
+#   text hash     7ad19d89996b7b40
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

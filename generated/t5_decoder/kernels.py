@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b845dc81cd0760f0
-#   text hash     fb3e05ba983d684f
+#   content hash  bb920969a05795da
+#   text hash     07c5f6616283d780
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  72a72ffb9963c5b3
-#   text hash     c1083f1fc0ba656d
+#   content hash  ecf6447d184710c6
+#   text hash     61f6c9b4a02098eb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  842d3c24980cd253
-#   text hash     6ff91962db7c4082
+#   content hash  eb17994632bf84b4
+#   text hash     aa3cc4c80783dc76
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

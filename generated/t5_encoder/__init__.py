@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1eb25d6fde18413d
-#   text hash     ce84215bf8bdb8b8
+#   content hash  36a2a829194d72a8
+#   text hash     57a51f61afa22eb7
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ec629f92ec62e174
-#   text hash     d7cea42e979894d8
+#   content hash  ead2277638a6b011
+#   text hash     5ab4d9a8f290c113
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9497f8745efe73c3
-#   text hash     6602f0a774b43b60
+#   content hash  e179e5a6600dfa36
+#   text hash     2c15d5ccae141dbe
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

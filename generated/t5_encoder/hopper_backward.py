@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f68fe0afafe5955c
-#   text hash     1ca981c6f02547b1
+#   content hash  6d681eaeeaa68d13
+#   text hash     8777f93385193961
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -156,8 +156,8 @@ def add_at_distances(sums_ptr, steps_ptr, place, ds):
     If no step, which steps_ptr counts, lies between the tile's distances, all read the same entry: each key adds to one.
     Otherwise a thread first adds up what it has for the same distance. It has columns of two rows, eight apart, so that
     columns 0 to 7 of the upper row are as far as columns 8 to 15 of the lower one, 8 to 15 as far as 16 to 23, and so
-    on. The first round of the loop adds up columns 0, 16, 32 and so on of the upper row, seven more after each of them,
-    with their partners, the next round every other one of those that are left.
+    on. The first round of the loop adds up columns 0 to 7, 16 to 23, 32 to 39 and so on of the upper row with their
+    partners, the next round every other eight of those that are left.
     """
     SCORES: gl.constexpr = ds.type.layout
     if tl.load(steps_ptr + place - 63) == tl.load(steps_ptr + place + (ds.shape[1] - 1)):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  04b92a307d190e0a
-#   text hash     d25872344a4da8e3
+#   content hash  9cf82c8b6d861f21
+#   text hash     cddf09bb7aa6238f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5dded3d3dd88b1c5
-#   text hash     ef40aa51fc8f72f2
+#   content hash  443505e0d96714f9
+#   text hash     6583a73321ca2cfe
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e04ddf0ed610dbe1
-#   text hash     4115e1ba54bc504d
+#   content hash  f670e508b6511515
+#   text hash     1c481567cd3eb00c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cd2add13a80d6f18
-#   text hash     0bc7ae408878a239
+#   content hash  44825a06256e7e3d
+#   text hash     ba983694080758b8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

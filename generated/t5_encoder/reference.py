@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  13c0e9f3944d13a7
-#   text hash     9cd2d1d651f4043d
+#   content hash  0088719f96d62920
+#   text hash     27aa66c32598c444
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d8dde3c9482c4af3
-#   text hash     f41c0d6b36b36312
+#   content hash  953179c821411d8b
+#   text hash     2e9a0feafc85aa47
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

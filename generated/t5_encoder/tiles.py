@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c14b66ce3588dec1
-#   text hash     55daa4599321dfb7
+#   content hash  282cb1c20f1ef75a
+#   text hash     b8e97027a3a46338
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  408e943aa1b21c5f
-#   text hash     81cfde17bca9eff9
+#   content hash  13246da0da3b6c9f
+#   text hash     45879a5e854cd64a
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

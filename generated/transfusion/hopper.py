@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  844953b64e4b55c7
-#   text hash     aaea5682dd0afc71
+#   content hash  846b2a4afba69e8d
+#   text hash     2182da801215c898
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a789b676996c86ad
-#   text hash     c8c121b3f14a53cf
+#   content hash  61503c8755b4a47e
+#   text hash     fa6e7fb40f9ba0ef
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  432ee8311698cb63
-#   text hash     a04b29f5e73bec24
+#   content hash  bafe86bccdd09420
+#   text hash     f6895696ffc31a0f
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a867c6f400e278cd
-#   text hash     de9268249cab0748
+#   content hash  a687846cd9b656d1
+#   text hash     8a693c483995488e
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

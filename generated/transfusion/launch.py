@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e814cda08724e8b7
-#   text hash     6268f4e7141432ad
+#   content hash  323773c00b781445
+#   text hash     c71b7253b12a79f1
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ae2247f2b98a24c2
-#   text hash     a6526b4fc4685449
+#   content hash  2f180406cfb0de57
+#   text hash     4dd37843ff21fee7
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

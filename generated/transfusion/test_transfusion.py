@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  dc8809640d9b40fb
-#   text hash     d63ea4c00f807eb9
+#   content hash  4f550effebb9345c
+#   text hash     85139a71704c9743
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b6151232b3f25fd2
-#   text hash     bd435fdfcbdd9d01
+#   content hash  62d3bddbe8bea1a9
+#   text hash     1a822b529963f61f
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

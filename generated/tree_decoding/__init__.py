@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7213a03f9b58ac5f
-#   text hash     4863d58ec9b79c8c
+#   content hash  9a357c5fcc1fb268
+#   text hash     373c94f7c350b36f
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

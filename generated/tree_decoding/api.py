@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c1e0714c638db093
-#   text hash     99a777e451f9a73b
+#   content hash  8d0dc9ca996395bd
+#   text hash     410124e3b156acf4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  98b73d5ddc687878
-#   text hash     dfb8ca18b72abc77
+#   content hash  cfd4ba80d94e2650
+#   text hash     f283d359521a81ee
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  34fb693d07755bb4
-#   text hash     9a0275dd6097a64d
+#   content hash  60a4646edd5d437c
+#   text hash     ffe95904f9cf249e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

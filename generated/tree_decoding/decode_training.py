@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5dc725d03ddb9f34
-#   text hash     35f4320c2b659635
+#   content hash  4d291ccdc0181977
+#   text hash     7fce1b4ae6e8ef07
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

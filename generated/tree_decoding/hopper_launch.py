@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2afee3d63d768c87
-#   text hash     490f7ebc7e24d568
+#   content hash  23b4f8ea9f759294
+#   text hash     6689fd13ae917b53
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8e3ce4dcd7788d5f
-#   text hash     6bad553c6df3aa39
+#   content hash  f1460ade43fe209c
+#   text hash     5c60a16b9d0f4bcd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ad578a0e5da55ba2
-#   text hash     e88b96f417866be0
+#   content hash  9c07ae9ce55ff49d
+#   text hash     e3b0efb20c7046d1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  43059c47699984ce
-#   text hash     d7d1a2d739c59c22
+#   content hash  15fb67b14f236236
+#   text hash     23c692c38f7efe40
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3194cc753f6c6a93
-#   text hash     771fb8bbe54c54f0
+#   content hash  66263fa19f48b2c9
+#   text hash     ff1d82a0202f9162
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

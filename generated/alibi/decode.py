@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  df1ecd5d874d8e02
-#   text hash     8cfb052e9207e19c
+#   content hash  61acae684b7d6656
+#   text hash     fecf38ac4db7ec84
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  12e92fa0f7f71f14
-#   text hash     44fbe6b3b0d03827
+#   content hash  5df1d809a3d60c2d
+#   text hash     cff011c4c2da5e73
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

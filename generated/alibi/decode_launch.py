@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2cc0f9e5e0d65271
-#   text hash     f67dfb5b4a7134af
+#   content hash  a877e43a28f3bce6
+#   text hash     ce91e52be4bf6aab
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6d01ab2ef6f068da
-#   text hash     02d490bb51d2d14a
+#   content hash  a08f48ec2c56e5a1
+#   text hash     3addca8e3a9ceab1
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cd2150216c02a86e
-#   text hash     61f6c8c122763713
+#   content hash  40053214fe373fb1
+#   text hash     72960d4b03f21fe5
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

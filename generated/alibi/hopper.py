@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  111cd08e7cdefdec
-#   text hash     6adf3de176753c79
+#   content hash  c1d440c793cd5aca
+#   text hash     50592158fd3f1535
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b0da1b458bfae055
-#   text hash     56f4e32eb5d00a01
+#   content hash  e3c6086dcf5b0c8e
+#   text hash     6ebc167f78324340
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  612c9eac5bd74335
-#   text hash     146737b314f471b3
+#   content hash  9289a5a31bc29c8d
+#   text hash     d9a1d6a6ffdf2c13
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  26fe3c6925defc2b
-#   text hash     81f55263218ee360
+#   content hash  573881f09cbd1e0b
+#   text hash     159bfcc28a339948
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  88ba65c2cdbd9871
-#   text hash     a5cac1e6b313648c
+#   content hash  5f13f480e0ecbb46
+#   text hash     ace717010c9f9513
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f36756f438b41c62
-#   text hash     c3e30d346d114e02
+#   content hash  25a7b2f0b0dab9b6
+#   text hash     891ecc34f0b7ebea
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

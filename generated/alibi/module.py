@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e161a5df9b88315a
-#   text hash     39177e604e3f74c7
+#   content hash  eac54debf7a5cb6b
+#   text hash     66575d50e0b11a8d
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

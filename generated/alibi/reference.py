@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  03b7a3d80e31d17b
-#   text hash     fc569176a714c0f7
+#   content hash  d8b786a7ee7e0ae5
+#   text hash     04c66ecaeeafc0a5
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7be8aa92fc7ada58
-#   text hash     36448bf609426588
+#   content hash  fa3714e75b203ab0
+#   text hash     a58473052d9a6fcd
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ff1ac1bb90426ab0
-#   text hash     e69cc26c1adc8120
+#   content hash  c5d38506b91fab9e
+#   text hash     a2bf37bf764c1415
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3a0956bfe9d2c876
-#   text hash     4b5071513e041326
+#   content hash  e881ef1a1e19e0ec
+#   text hash     3398672ce6b035ea
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

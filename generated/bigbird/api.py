@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6b2cb812956eb4c2
-#   text hash     1897b3045598c64c
+#   content hash  ce5ba51770e15a1e
+#   text hash     f83dc677fcf5edac
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  afe7b4919a781284
-#   text hash     39db4ffc8a676f41
+#   content hash  ec06103cdf8c2c97
+#   text hash     75265d4107006da5
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b77a3934051118cb
-#   text hash     a924350eca114c37
+#   content hash  2e77f49bb170a4f7
+#   text hash     c7585133459b8147
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f7bb273150c9d66a
-#   text hash     db331f73908cea4e
+#   content hash  0823d393121ea024
+#   text hash     ffaff70be7eeb164
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a9b84d79554d1c11
-#   text hash     254ea65e0f4b03c2
+#   content hash  79bbf24720777b0f
+#   text hash     11f453739ab73089
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  363e3e6e1729728b
-#   text hash     7ba2c64b8229b889
+#   content hash  a3be8060746283d7
+#   text hash     dd07eeaf18c75204
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f941fe055b8201e0
-#   text hash     5a626be7d6a5a2d8
+#   content hash  d22b2c0fe9b2a741
+#   text hash     a9e1dc490f25b0c5
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

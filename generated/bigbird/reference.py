@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  29c732d9f7a88859
-#   text hash     784d5583e269ba14
+#   content hash  47c3935b8ad535a8
+#   text hash     1b784170f16dae19
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

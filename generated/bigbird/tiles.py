@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ddeda7e82e598b8b
-#   text hash     25e3c049027c9aed
+#   content hash  fcdfd85e2e0bcd07
+#   text hash     3596b56b8b8d19a9
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f8a4718a14c7b25a
-#   text hash     3366918732f6acbd
+#   content hash  6178fb17bbafaef3
+#   text hash     30312577d00d2f6f
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4618ffa3abfc50c2
-#   text hash     acf99baaab884b2a
+#   content hash  8f25b4e030d833c9
+#   text hash     7412916b74aeed26
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7876c439ccd2f010
-#   text hash     6d1512911192f38e
+#   content hash  f17b648f46b69f47
+#   text hash     5f357cfb21be46b5
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  06fab43ae1015102
-#   text hash     6cde048589e3d877
+#   content hash  173779a3b284d620
+#   text hash     2fef435ce09e6473
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

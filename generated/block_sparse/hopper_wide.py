@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6e6345357f939933
-#   text hash     e8016969ad3a330e
+#   content hash  5a4e10c021f9a7e9
+#   text hash     869963193ec5e08f
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

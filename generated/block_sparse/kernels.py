@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  46d8f4e566a8c083
-#   text hash     a3d56669e0adef2c
+#   content hash  9940e92a49d40b1d
+#   text hash     a9413294e512d97a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5e7001d01951f19c
-#   text hash     96c70517a7a7d34c
+#   content hash  f6a0c1d02697b8f0
+#   text hash     9fd182a1381b70bc
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

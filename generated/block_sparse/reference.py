@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  51ff071e8d072d0a
-#   text hash     19fb76e48a04999a
+#   content hash  3e4acf69672eac3c
+#   text hash     e51b679783fc8802
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

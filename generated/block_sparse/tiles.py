@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d16e67ad4797ee9b
-#   text hash     af54414e09af839a
+#   content hash  d2bf1b8ede3c7e21
+#   text hash     841132e2c51901ae
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0244e0e89c062774
-#   text hash     e5670058adda1d81
+#   content hash  89ec9d14fafea588
+#   text hash     0578e5e6feca612f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  df57651e92ed57c2
-#   text hash     41459e4dc2b61138
+#   content hash  9bcf63a639fadd9a
+#   text hash     2861b39de641b990
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

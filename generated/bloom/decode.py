@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6eef3c776f2b1dbc
-#   text hash     d422a8e96a60c8c2
+#   content hash  a1e018aab124b073
+#   text hash     134855b481859479
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  59f46d8a5cbdb296
-#   text hash     06cb3df44f92e444
+#   content hash  71f50b79906c7119
+#   text hash     56875ce8146a0db9
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  63634a4052b038fb
-#   text hash     61a037edf9a6982c
+#   content hash  08654d00144aeed4
+#   text hash     c69ce387b8112ec3
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

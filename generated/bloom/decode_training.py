@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  acc00266ac444736
-#   text hash     3e7142e66868d16f
+#   content hash  677e3721eb592dd6
+#   text hash     5fd8971e1353fbe8
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2bcfbebbfc6b7695
-#   text hash     655cd04c81355073
+#   content hash  ae9618ec0f0d2833
+#   text hash     89018d82fda51898
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9bc7ba98e7e74667
-#   text hash     ece2757af13128ba
+#   content hash  e67515d1e4f977d9
+#   text hash     661affb6832c7513
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

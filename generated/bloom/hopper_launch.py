@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  749f41a131fc8062
-#   text hash     3cf5f6058c39d631
+#   content hash  2f6c7c2718a9ed00
+#   text hash     5860b1237b4a6c36
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

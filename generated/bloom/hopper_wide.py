@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9fffc5d013aa7a6d
-#   text hash     0c72d4b81d264bd7
+#   content hash  b7a1c8574b6ee03e
+#   text hash     656ae380967b0f12
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  691aaba2df876ffc
-#   text hash     597c4e56e26c3675
+#   content hash  67dafff51e4afc27
+#   text hash     207e76890c03a3cb
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b8fb4821701d261f
-#   text hash     f5dc5b722d8400c9
+#   content hash  4a20307e940ab95b
+#   text hash     0fe02332e7c4e7f0
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c802cbd4a30f18b3
-#   text hash     5e313a931ef9fb61
+#   content hash  125885e329e3bd7c
+#   text hash     bd280849a51cbfeb
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b47e0f540b415ffa
-#   text hash     165729fc76d3bc35
+#   content hash  6468026f5bd0abd1
+#   text hash     25f6aca8980332e3
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

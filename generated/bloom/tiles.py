@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c9bf145a34156d5f
-#   text hash     9c96516959b126a0
+#   content hash  e9fa6615f517d887
+#   text hash     d65aede6bd61f745
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7a4d6885951ef93
-#   text hash     ecb42558f2a45f97
+#   content hash  8cc6bc3698c6bed6
+#   text hash     0e88f9a63187e2d2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

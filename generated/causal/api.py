@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  228ed67a4e2994e3
-#   text hash     b42e8e137c83d29b
+#   content hash  c8ffb813ea619208
+#   text hash     92b51a2f1ccbc8a6
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e844f1d898d28c2c
-#   text hash     1c67c73cf783826a
+#   content hash  0e6f8687e351d22a
+#   text hash     57cad236044a5249
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

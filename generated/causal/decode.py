@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5fda0737dc3d08a1
-#   text hash     7b156c2486631dd5
+#   content hash  327b736159e80acd
+#   text hash     ebbed23236290bbe
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7e04f5c1faf1d7e3
-#   text hash     9af554a87ecfc9e2
+#   content hash  7663b48529dcdcba
+#   text hash     0d5d8af167f30f39
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  06ada1576eedea56
-#   text hash     7750ebe7a80a242d
+#   content hash  b4ff9e8116e1a211
+#   text hash     c3bfc50749110e16
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

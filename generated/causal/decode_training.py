@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  62f3c97ec131c7a1
-#   text hash     c996d6a2e5fa1bde
+#   content hash  2c0a3a709f53c740
+#   text hash     b316558adcc89ef2
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

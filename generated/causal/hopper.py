@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3250632003f6f8e2
-#   text hash     410eb3044d0ed550
+#   content hash  8afecfc72aa7577a
+#   text hash     e29e7d070df4c807
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

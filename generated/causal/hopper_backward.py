@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6c8a2e0782cfd4f5
-#   text hash     a3212d655bd454fa
+#   content hash  79267cc0d9fbd496
+#   text hash     ee8ce1d2c72067ce
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9f728660d6d0fbb7
-#   text hash     322311c3b24a8a0e
+#   content hash  e0f765b0e5ff6bbc
+#   text hash     9efb859a20ec5a78
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

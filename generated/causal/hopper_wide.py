@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c54bdfd44782d184
-#   text hash     31adf61ebf00ffa4
+#   content hash  1ba5a4a51e0c9ca0
+#   text hash     1efc4edbb569c349
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0e760571019cde9f
-#   text hash     9dfa339cdd98577d
+#   content hash  78c02b2742a53d14
+#   text hash     31ce2541948f5003
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  614e44661d4d6f15
-#   text hash     5acb4e15694cab13
+#   content hash  cdcf135524692227
+#   text hash     0e891ca37dabe974
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3cebf49b5ef66ec4
-#   text hash     d2c31e69984c6e0f
+#   content hash  03d636eef5b1d2ac
+#   text hash     c5b05051020521f9
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  abe190b307915b66
-#   text hash     53a116646e27ebb0
+#   content hash  22bb41ffde109eb4
+#   text hash     23edd794a18bd721
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

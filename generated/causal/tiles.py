@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  81b013b7f96c3a6b
-#   text hash     1307c1bf94a89212
+#   content hash  ba5326e17bab4414
+#   text hash     5caad41013df1e5a
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  88d639dfd49615b1
-#   text hash     f0bad4fdeac28ef4
+#   content hash  210e8dc495082479
+#   text hash     90cb6f03c39249fe
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

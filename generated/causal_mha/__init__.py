@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  399bbb2065532fda
-#   text hash     6254625432f4f32c
+#   content hash  de65646043858756
+#   text hash     a7f1330efe346044
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  315663095d79bac7
-#   text hash     07a5b69f5b0a3694
+#   content hash  3061e7b691413811
+#   text hash     63cddcea96f40ab2
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

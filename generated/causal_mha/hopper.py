@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7df7e4b2755c5e62
-#   text hash     e0fbc95b74468856
+#   content hash  2463bf4aaba3fe65
+#   text hash     14959924df261eef
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2fe5aa766f683e46
-#   text hash     200a237bf081c6a2
+#   content hash  c09ee6f4590c3301
+#   text hash     5659d6e8924b452e
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

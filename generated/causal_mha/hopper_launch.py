@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9f0bd88377370673
-#   text hash     5403d22a8af654c1
+#   content hash  e7b23926a105cd2b
+#   text hash     be3bafdac749ea9e
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6ea164a79ccf3826
-#   text hash     f0c76111b9251b1a
+#   content hash  503a4c710b8d3336
+#   text hash     98b80605d11cde89
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7fc69d2ff93656ea
-#   text hash     294bd05a95603b7e
+#   content hash  3623847f416afaee
+#   text hash     cf818e6f5b23932b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a4804738ffe56275
-#   text hash     25abf29f8ce46ce2
+#   content hash  83d63eb47942774d
+#   text hash     d2679bbe8c8caffc
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bc03c44170ac9bf9
-#   text hash     76c7846164a59249
+#   content hash  6c087c81a341a43e
+#   text hash     87a36033574ad7fd
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7286d379a60f85dc
-#   text hash     aca369e249556108
+#   content hash  4dfc4a9d4b843a6c
+#   text hash     6c907c00e6fb92da
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

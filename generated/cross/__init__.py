@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7320d1b0c90f7856
-#   text hash     3096b1886922d5cd
+#   content hash  3b1946a7e886d153
+#   text hash     12efadb59f6cb376
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

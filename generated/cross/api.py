@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c1f0690bb3913420
-#   text hash     ad4dc7db0e153be7
+#   content hash  df28c99474182b54
+#   text hash     d01f12f9aa6abf1d
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

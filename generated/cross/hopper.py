@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  45d0e5adac5e6e63
-#   text hash     0e96a148841a3d19
+#   content hash  b0a6711a34ce2520
+#   text hash     c4e49c00749d4778
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  795f84b4a5eadf2d
-#   text hash     d35a5cacfaba54a2
+#   content hash  4dedbaa5ee9bd3b2
+#   text hash     c2e5875738b04c16
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fe3e36a5a44b2e08
-#   text hash     f50ed6996b74dd23
+#   content hash  8a461671c53f06b1
+#   text hash     1c435f6b39e09d8a
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9a445f53f6e8583b
-#   text hash     444c6d25494d1163
+#   content hash  aa8802444b0ea74a
+#   text hash     8bfe74f9cad50bf4
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

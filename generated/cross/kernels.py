@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6ed17fe47ab73567
-#   text hash     21c93e0840a1bf22
+#   content hash  4a3a435155327e2a
+#   text hash     aa66b37706bbd002
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

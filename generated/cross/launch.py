@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a231a4f45db497b7
-#   text hash     d44187d90577ad98
+#   content hash  23a7b0615d91faf4
+#   text hash     3dd69c0f6d79f4b1
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9321259f1877285e
-#   text hash     77c4f0203c400613
+#   content hash  2869ac533ee4e4bd
+#   text hash     a37aac6f2f2d9222
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

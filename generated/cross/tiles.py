@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b7d63a696b378c19
-#   text hash     282dd0520b53f54e
+#   content hash  93cafc8b83ad112e
+#   text hash     166398422d1a5a46
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  895ecba744aabcd4
-#   text hash     0b862c0934d1daaf
+#   content hash  263d8152ad9a4446
+#   text hash     301dcb008505b986
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  88f4e0ed7d8d4d8e
-#   text hash     5f0b56b336a78810
+#   content hash  d6a473cdc254dde8
+#   text hash     4df73105cf4e311a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  06465e01bdd7155d
-#   text hash     58519c5ddb92fdc1
+#   content hash  55588f9d24a5bf33
+#   text hash     ea4cbbf652006811
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

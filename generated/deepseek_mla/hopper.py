@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f07b4cb666b77a0e
-#   text hash     9a84279b18612be4
+#   content hash  2dbb8babec86db83
+#   text hash     9e4a397d70c4ecda
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2c25547a121b7cd0
-#   text hash     965471f15404961f
+#   content hash  b4d3df3a7b5a9478
+#   text hash     582f28cf9b12ff48
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

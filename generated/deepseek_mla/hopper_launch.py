@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d0bf2743bb435c9e
-#   text hash     5ad1fa88cf7f176f
+#   content hash  860db36f70ed79ad
+#   text hash     0a4e51fd3b2416e9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

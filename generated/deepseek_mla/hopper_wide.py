@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e831a7f06551c3f3
-#   text hash     d688d088e9e7400d
+#   content hash  aa248660a5373578
+#   text hash     a2490fa92b9df74f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

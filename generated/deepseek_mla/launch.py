@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  36f7108c00d38e03
-#   text hash     55b656a65de65aa5
+#   content hash  03244e27433fa17f
+#   text hash     0c95b4d695288962
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f8b9edb9a363c672
-#   text hash     734fcfb5453d7c73
+#   content hash  a9ab59b1cfa35db1
+#   text hash     f5dbec5855fdc0de
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9d0746d0cbaac9e7
-#   text hash     00dc6bd3d877b169
+#   content hash  3bc15faac9d7ef0d
+#   text hash     11918a997d15186b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  89c1adfccb874676
-#   text hash     cf7f27069aaad77c
+#   content hash  c0e27655399a51f7
+#   text hash     1853caca3af9d015
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f4d87e5b94dceb85
-#   text hash     89af45caf8fc7d82
+#   content hash  a36e5a897882f8bb
+#   text hash     f5434ae57905ab9d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

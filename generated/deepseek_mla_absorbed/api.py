@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ac206396cb1aa988
-#   text hash     7c371a3c6627ff01
+#   content hash  b96c7505b53cae7a
+#   text hash     04f23a23f26ea65d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

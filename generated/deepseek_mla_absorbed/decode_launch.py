@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5da3ad5e62037d73
-#   text hash     cc7bbb969d9cd689
+#   content hash  a956c7c85ef26dbc
+#   text hash     74e2c9048d87caed
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  029500bb3da54633
-#   text hash     0e07db7fc6680c53
+#   content hash  0f09412bb59ec40e
+#   text hash     a708a15eee90d707
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

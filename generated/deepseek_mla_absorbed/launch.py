@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  85b115b84965b11d
-#   text hash     c3c501c10f3f1699
+#   content hash  24de24b0a28b69e8
+#   text hash     d7cc9f9afabc2451
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  59d1fc6fb8920f94
-#   text hash     6a4d817811f9f93a
+#   content hash  ee76ab25e405e0a4
+#   text hash     f19eb1b97944430e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eb499d22790e12a5
-#   text hash     976f34fe609194fc
+#   content hash  bb79ceb5e01107b0
+#   text hash     7f64a4d5e8a99a23
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  504b0bf1ccb062e1
-#   text hash     bf77dc4b7e9a60e6
+#   content hash  efe29c104a8432ca
+#   text hash     9055315407c2f7be
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3a28ca258ba47770
-#   text hash     668515bcd0c66cf1
+#   content hash  6a36c8bc89a06200
+#   text hash     d4e9422a80347582
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

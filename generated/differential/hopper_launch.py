@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  25688ca3a5bcc0fe
-#   text hash     8c91d312b77400d6
+#   content hash  d5cd1a4c0c516395
+#   text hash     6de0693cc1bf5fa9
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

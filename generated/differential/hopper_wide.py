@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5a58041c8f2ac459
-#   text hash     838d465fc18b06cb
+#   content hash  a93e8df7607c4cb7
+#   text hash     a198877ccc56ee8e
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

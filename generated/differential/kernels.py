@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8e119ec7607a05d2
-#   text hash     c1d0157aebe8d747
+#   content hash  2467a219121af616
+#   text hash     9d5c2575a9a98641
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

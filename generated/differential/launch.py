@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b59dc76f96e0ef0a
-#   text hash     9219444b377943d9
+#   content hash  878b4c8780ad3c8b
+#   text hash     4e6d38eccf383961
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  701d57ae55116b68
-#   text hash     dca89ac16fe63996
+#   content hash  571b63b9d40eea6a
+#   text hash     805fe05085b56a05
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

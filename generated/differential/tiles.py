@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9a6d6cbab8896c6d
-#   text hash     9f1d02ecd1229403
+#   content hash  17edf2860d463b07
+#   text hash     0b1f8e1b0275f052
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

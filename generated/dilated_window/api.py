@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  725b0d34ca8d9aa9
-#   text hash     3bf59f3aabb9d8f8
+#   content hash  5a730b2b00f4c2ac
+#   text hash     3279ff4970e84e94
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

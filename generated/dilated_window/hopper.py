@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8b7c0fb0698b26cf
-#   text hash     9fb2d09d62f7a113
+#   content hash  885a160bef2b6c36
+#   text hash     3b108fa60ab2df2b
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

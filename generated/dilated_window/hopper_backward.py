@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  153b436b5b22b74b
-#   text hash     0ef5a722d38cc868
+#   content hash  8d8b344a5092c31c
+#   text hash     db1198884a2b0671
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  690a297a87afb224
-#   text hash     3f3025c071fa4515
+#   content hash  7acb7ada3a485e64
+#   text hash     198a6d318f1d806e
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7c16778b59f562e9
-#   text hash     a7334c698ae79d82
+#   content hash  2e59e7155981a29b
+#   text hash     8b3194c0e09c01fa
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

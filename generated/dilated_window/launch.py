@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  de784a5a41aa1457
-#   text hash     bfb83b3238d37a63
+#   content hash  ac57116cc135ac06
+#   text hash     058054b5857d6a21
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

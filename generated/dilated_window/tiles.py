@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7f7ff43527a5be94
-#   text hash     eadc800902add06a
+#   content hash  2d90e54ee1710d41
+#   text hash     887eec44dea26cbb
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  27b5e3848d17fae2
-#   text hash     50b0b3950460bf3f
+#   content hash  bddbb40ba22f74cc
+#   text hash     f1c25c17a0430f95
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5af3e7e9d609dfe3
-#   text hash     827074cf275a860d
+#   content hash  6e68b5dc9cf5063f
+#   text hash     77b31a36f0a4c191
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  30fc921d1b69fdb2
-#   text hash     f14fddce94a3f5b1
+#   content hash  4501c1fe1753289d
+#   text hash     dd8a64af53df608d
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1ed40973e7c27124
-#   text hash     a25012b58f3d6f68
+#   content hash  811f05d854ddcd2e
+#   text hash     51e4337984136f2d
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  153267ba6da53b6e
-#   text hash     06b2f1f48f9e9d93
+#   content hash  e1b3535c82749e34
+#   text hash     d85a6709862d2a3f
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

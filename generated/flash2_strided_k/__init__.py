@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  41c4723727c15e12
-#   text hash     8bd54839283746e1
+#   content hash  2f50f1cda4cf441b
+#   text hash     b34bd4af9e484759
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

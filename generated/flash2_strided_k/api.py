@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a69e7073082b5e0b
-#   text hash     26729c5ae860a328
+#   content hash  766ab008dcfaf5ba
+#   text hash     cc90ef3cfe056876
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ed1cd8ed47918a6e
-#   text hash     c27061a0895eb511
+#   content hash  dc9086d32ebcb51f
+#   text hash     525680f6e350ff46
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d9fdf513bb984b7f
-#   text hash     7134602501f5ac10
+#   content hash  525d5e295b1ec8e9
+#   text hash     8580a378c86cbc3a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

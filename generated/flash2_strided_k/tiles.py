@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1351dbce1348746a
-#   text hash     6aba3570ff96d099
+#   content hash  630ad649f116b82b
+#   text hash     db9dd319c63cf750
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d3ad4ba358c4c1b4
-#   text hash     904d68a12dd169a4
+#   content hash  9860626437249f2f
+#   text hash     8f07dec5dd931c8f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

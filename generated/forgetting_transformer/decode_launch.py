@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  46437b3895a31522
-#   text hash     0dd747ba5802cd25
+#   content hash  beffec370aeb7672
+#   text hash     e184684f7fac8f7c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

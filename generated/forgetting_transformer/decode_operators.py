@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  37ac4cea7f41e8db
-#   text hash     aaa45ace6ad30064
+#   content hash  9716cbf3a6342a23
+#   text hash     5bd71c5f26c5c806
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e057ca8c3cd74b77
-#   text hash     f0cc512f395343ef
+#   content hash  9a7fe761d098cb36
+#   text hash     312d1e2d80130ba0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

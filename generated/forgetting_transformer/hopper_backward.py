@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6774e723f9af1295
-#   text hash     ff0c71603cdc4c61
+#   content hash  f49c5503e67ecdb8
+#   text hash     56b751fe655fb610
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

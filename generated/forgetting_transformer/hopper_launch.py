@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  480d2a8ba7174a47
-#   text hash     4f99775f1db40cfa
+#   content hash  da797c711abc81a1
+#   text hash     12de0daa0c8620e8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

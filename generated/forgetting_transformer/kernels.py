@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0395ca2451f26894
-#   text hash     fca0a9c55a6b96af
+#   content hash  179eb10e7db2ecb3
+#   text hash     5c8456e61a465831
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f7bfc386a8bb5967
-#   text hash     ff9daf3839f1627a
+#   content hash  66b873984cc6d8d7
+#   text hash     f663be694e6aef5e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d41d368c41767341
-#   text hash     52a8e5e453aeec82
+#   content hash  fc65bef18615476a
+#   text hash     c86205200ce410d7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

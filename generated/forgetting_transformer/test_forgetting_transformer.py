@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3592fa4b6d8fe44c
-#   text hash     4d76de473f86ac01
+#   content hash  47ba4ce3be6d0d78
+#   text hash     9d2ded9d08f4b62f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

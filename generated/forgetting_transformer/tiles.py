@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  db232e8f56caeaf5
-#   text hash     61b15c460827d8ab
+#   content hash  367938743a7747fc
+#   text hash     29a5550c4719699e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

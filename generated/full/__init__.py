@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  76881b79435d572f
-#   text hash     29d79919eff40f57
+#   content hash  b0bd10b7576d528f
+#   text hash     c5b0721f2cff418e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

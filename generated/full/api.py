@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  124fccbd429f9a81
-#   text hash     3c7a3dddbb3e5940
+#   content hash  8252369dd85bc0a9
+#   text hash     c4cf5767ae6c3ec3
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

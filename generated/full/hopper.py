@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7e7fa683f1384619
-#   text hash     4fd7a493635c3441
+#   content hash  15aabc3115ad04d7
+#   text hash     75458babee8073c9
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

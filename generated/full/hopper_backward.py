@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  35d84b094a3d2516
-#   text hash     32a672ccbd7072ae
+#   content hash  17805b4c41bcba07
+#   text hash     425ef7b5dd3480bc
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ff681b5e1ee8da32
-#   text hash     873a3335ccd7293a
+#   content hash  08e08b1e212815e8
+#   text hash     c2bfae54b55785ab
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

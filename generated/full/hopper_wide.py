@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  14f5f28e3105964d
-#   text hash     7adb7a089d22f199
+#   content hash  67e2eddc5a934bbf
+#   text hash     0ad4bd0253ba340c
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

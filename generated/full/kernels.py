@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ae2a96e46385c0ec
-#   text hash     aa0b5317eeefdd45
+#   content hash  79c4cc5039dae5d7
+#   text hash     aa3eb703d94fefd3
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  da92e39000f7ddff
-#   text hash     88d3d0da8f9f2e18
+#   content hash  80b9e947a1e5184a
+#   text hash     54e1a0186a2612a7
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  738b95670cd5b103
-#   text hash     b49944a9a5a784b6
+#   content hash  1e6758b707d43905
+#   text hash     4c05a2210c4ad487
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

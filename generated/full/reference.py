@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  58447b6179704a07
-#   text hash     befda5d99fa6c6ad
+#   content hash  928f7e56a1cec493
+#   text hash     3dfabd410ebae71d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  12fb9c1eecbb4608
-#   text hash     61beb6c00df11a70
+#   content hash  5582f372909cf091
+#   text hash     8f05876c513249d3
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

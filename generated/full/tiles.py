@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  09b65196c2d0c6bf
-#   text hash     58a2336ac00e6610
+#   content hash  6f8e476d9d8deb39
+#   text hash     b70351c7b353b416
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  64a1ce400e539830
-#   text hash     7bab9407d552589c
+#   content hash  cdc32de21160e929
+#   text hash     54094f2fb6d8a8fc
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

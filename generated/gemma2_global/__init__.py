@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9258e9c3d01a8ed4
-#   text hash     2c03f6ada3f23cc3
+#   content hash  75a11121923e050f
+#   text hash     86c4c3a5f3cc5c26
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bed96fea76365d80
-#   text hash     310be62fc3ea54c8
+#   content hash  6c9a18d97bf9441a
+#   text hash     2c4bf45f8a0b8bc2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

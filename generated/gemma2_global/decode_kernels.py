@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2dee240b65d95542
-#   text hash     788f71cd844bae2c
+#   content hash  a43415759b8fdbe4
+#   text hash     a93a04ab46d3db3b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1462be9c22e28873
-#   text hash     0282bd9c45e35f6b
+#   content hash  9d656e60017e66f3
+#   text hash     e539b733960a5c4f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

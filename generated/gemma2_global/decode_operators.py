@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bdbbd1e9a26ca91c
-#   text hash     8bcfb8aaa97ccd93
+#   content hash  e5c160ea6c575a97
+#   text hash     6581fc821d236471
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e6a8e47746217133
-#   text hash     cd21956ac7708643
+#   content hash  9aaaf10c1c1342ac
+#   text hash     76a162cb6e66ed77
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

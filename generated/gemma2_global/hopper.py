@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5752ef1f31b04700
-#   text hash     863cf82fcbe7affc
+#   content hash  851588016f978f19
+#   text hash     3f2a9fd9383efa6a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  39ed1adda5cc589c
-#   text hash     6fc1410b118cdddb
+#   content hash  3d85deaab844b770
+#   text hash     028f731ad0a6cb66
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6f1b2721b3928ae2
-#   text hash     21beb28248083672
+#   content hash  f3932af0f7c99be2
+#   text hash     663425662d5c36c2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

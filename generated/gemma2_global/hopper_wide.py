@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  551045ef6c0934a3
-#   text hash     eee77b7f56bae1fc
+#   content hash  2029a9b66e0c1406
+#   text hash     7b4e6062987bdbcf
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

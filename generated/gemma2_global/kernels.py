@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  13092b80fe462d3a
-#   text hash     4b4858e6939f080c
+#   content hash  6fc48d3e0b152457
+#   text hash     68c92341e6cafcd1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

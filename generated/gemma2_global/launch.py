@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4064cbdcc923029a
-#   text hash     47c83e33be5bd967
+#   content hash  bb98609caf8baa20
+#   text hash     07500ff7b651c653
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6e170c769155a998
-#   text hash     e20b027499f9a62b
+#   content hash  2c195f4dbe722f98
+#   text hash     c3a225056363b7bc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

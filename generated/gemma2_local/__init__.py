@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0b139ff0bf9cbb9c
-#   text hash     86d31e7d10e087c1
+#   content hash  7f08e1f092028f2b
+#   text hash     78e919952a6bc199
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  11ec65c5b83a987e
-#   text hash     f80f9aa8c7727ba3
+#   content hash  4701213d9bdbb06e
+#   text hash     bbf4de49402d5647
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

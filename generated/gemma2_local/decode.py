@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ace2438e8de003a8
-#   text hash     481a247cd478aeff
+#   content hash  aa75164df2e4cad2
+#   text hash     24ab7a79bb2f18f3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

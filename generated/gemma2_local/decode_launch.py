@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  763ed54538f256b9
-#   text hash     a50363e7f0f0cff6
+#   content hash  900942525f713db8
+#   text hash     e85f709a945a59c4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  12c0bb68f28a792c
-#   text hash     9de068041b6f5627
+#   content hash  19a0609ca8f5b425
+#   text hash     6a1afb9475d646df
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  66d1160a0a1137e0
-#   text hash     ae1d59dbc0fcb5a7
+#   content hash  92108ea6a1d2f433
+#   text hash     7e990b26f741f43e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

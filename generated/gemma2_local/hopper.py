@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3dbad497877128c5
-#   text hash     012d45b82e8b5fc2
+#   content hash  661853a63196fe7e
+#   text hash     0fb3193bbddbdd71
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9e231cdd8edcb61f
-#   text hash     5cec2fc9d9a55e84
+#   content hash  86cdde9f0260520b
+#   text hash     c10dea426c24968e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

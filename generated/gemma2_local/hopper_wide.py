@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  75500dc2006818db
-#   text hash     24b193f75ba1ebfb
+#   content hash  bad69db406cbd9fb
+#   text hash     d7dcb58a15d96a13
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

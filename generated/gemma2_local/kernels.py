@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  03f26d6b8f0ff487
-#   text hash     902d4c6bae4b50e9
+#   content hash  2d1ccbcafdc36b46
+#   text hash     01db92e01ad08173
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6e39364d01db5e38
-#   text hash     d2f18dde2ed22661
+#   content hash  8b6ecce7100bfe89
+#   text hash     afcf70333a47aa61
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  335508d4949da7d0
-#   text hash     3f5a2c562506ccc8
+#   content hash  5d6ca9c9efd2c447
+#   text hash     71f611047dc7e88a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6f51edecd5b43666
-#   text hash     ae58ca9036ef4170
+#   content hash  ba2c473e94c6ee5b
+#   text hash     fae1fbe3f1374022
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

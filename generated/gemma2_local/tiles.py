@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  32f1dfa1e4a81d71
-#   text hash     764e143be86014f6
+#   content hash  140d7782fe371c93
+#   text hash     b50cbcc865c66d22
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

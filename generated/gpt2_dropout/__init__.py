@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  99e111c86e544aae
-#   text hash     8f0a86a9b10f1f18
+#   content hash  e167aae56ce3c9c6
+#   text hash     2dfa06064856c975
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  813c1f2f33d6ea49
-#   text hash     1a973b29821f2156
+#   content hash  dc1a30c6b99f4410
+#   text hash     10b91d532e140085
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  66485513de69ce5a
-#   text hash     f0c1c0f38cf5c7d1
+#   content hash  982b10f7f252463e
+#   text hash     e7a65e6f1059a859
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

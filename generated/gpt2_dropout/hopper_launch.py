@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  dbb4e4bcdfd27ee3
-#   text hash     0eb91ec9c1f130e1
+#   content hash  a90b6b89ca4de128
+#   text hash     bba409495686d3d6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

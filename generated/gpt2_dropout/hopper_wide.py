@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3623cc65501ed957
-#   text hash     9b33304ea1c663a8
+#   content hash  2c94aaee26fd5c3c
+#   text hash     eb2ccc26ad84722e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9016e1ecde3d2cc6
-#   text hash     ba85366f8b9de889
+#   content hash  f785d060dd133eb1
+#   text hash     6731fe83c694ea8d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

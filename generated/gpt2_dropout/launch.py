@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  480bd5b0c87353e8
-#   text hash     9ad1ac58422c0644
+#   content hash  420f5f6da8a1436d
+#   text hash     40b25b38f8e4a546
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

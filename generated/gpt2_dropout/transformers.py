@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3d0b8331786c3abb
-#   text hash     6675d6d14fc5ccee
+#   content hash  1401182869645324
+#   text hash     d527726e4da44cc0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9db8f2f246b9ba64
-#   text hash     6e705fdb865f838e
+#   content hash  be07000c4d97ca66
+#   text hash     74fc0ef3dc866aae
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

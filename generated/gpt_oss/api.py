@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1df1d2a10531b28f
-#   text hash     1b1264aa586941aa
+#   content hash  c97201ca8ebb9b90
+#   text hash     b2d600bc28c16487
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

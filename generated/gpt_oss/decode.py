@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  21f91563d28ce4a0
-#   text hash     ab97081ffab6e0ac
+#   content hash  56181ca104e3c176
+#   text hash     378bf9ab192b8891
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

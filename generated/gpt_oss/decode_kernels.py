@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4167cefde3e473ee
-#   text hash     2add30000f107e78
+#   content hash  bbb305c12ced6c4a
+#   text hash     95c82e43abdc56c9
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9f7bc5d955d9d069
-#   text hash     551b0ca9b78a4a4e
+#   content hash  2e9cfff808ebfb32
+#   text hash     8f658484529b2b87
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  59512a4142d5f643
-#   text hash     19390e1183836a32
+#   content hash  ca968a151f1dbbab
+#   text hash     b36adb90051408ed
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c5472245cff25ae0
-#   text hash     31ca2aa17e02421b
+#   content hash  a2c8701d595b4142
+#   text hash     75a442c8c707ed7b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

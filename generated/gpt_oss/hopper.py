@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3fa3ff0842582b0b
-#   text hash     314b5f7debf02b98
+#   content hash  4fcb07d715a3d400
+#   text hash     0c8779158498d9ee
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

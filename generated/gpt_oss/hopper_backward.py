@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b3a4583be2e6e0b3
-#   text hash     36d08fcc21753c64
+#   content hash  c071eb4f82a8aa52
+#   text hash     4fcaf983defd6bfa
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  00a36fcf0480096a
-#   text hash     52a3527df0468518
+#   content hash  f0a69461501bc7fb
+#   text hash     55db5b27a5e89679
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

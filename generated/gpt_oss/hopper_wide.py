@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9c6752a74e84d0b0
-#   text hash     f86936ccec5f1957
+#   content hash  8c2c0769dce6ae71
+#   text hash     b58c218701b48ad3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8dd2cc44f269b57d
-#   text hash     1a995250d00e7a7f
+#   content hash  e9b7c63fd735675a
+#   text hash     5adc2441f2add36c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

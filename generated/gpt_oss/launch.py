@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a6a438f1b728b852
-#   text hash     b699fa6d57b84b6d
+#   content hash  55c95a2dd7841c0b
+#   text hash     ed1d17afadaf9028
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

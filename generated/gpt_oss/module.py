@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  237a75cb15469c80
-#   text hash     a7fbc0472710bccb
+#   content hash  a3c1634396c304e5
+#   text hash     55bc7519a1b103a9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

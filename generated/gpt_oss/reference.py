@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  621b200a2a09f487
-#   text hash     4041df7648636a33
+#   content hash  fc5cf15ab77ac728
+#   text hash     d67e7a793979751c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ce073b7d67949264
-#   text hash     edba1a5fee8bf92d
+#   content hash  cb30775828da2477
+#   text hash     a42c1a792ae693bb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

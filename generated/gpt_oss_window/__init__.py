@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a83e5012aaa3a6de
-#   text hash     bb38ec46271c6e18
+#   content hash  599ee5938c7a5089
+#   text hash     440fc6f860485960
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9600215e0f4844cd
-#   text hash     e46795a96d80dcef
+#   content hash  042db5006d520386
+#   text hash     67e49fffd34f441f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

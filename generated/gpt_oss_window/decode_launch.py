@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  776259ede1db8459
-#   text hash     eb4801763fd76a60
+#   content hash  683ed460c28ea572
+#   text hash     da2b5af8907f292f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

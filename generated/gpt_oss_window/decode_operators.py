@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ab5dd9cb7b8a03a4
-#   text hash     52165b2b4b9c616e
+#   content hash  feb30d3c8dd8f658
+#   text hash     858245e1b2c7bd44
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b8e8e88b70ba3c5d
-#   text hash     61e162e00ee17ebd
+#   content hash  82c73118bbb3ce7c
+#   text hash     2979e815e15f25ac
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

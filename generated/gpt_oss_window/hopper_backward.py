@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b85522b47319137e
-#   text hash     acc4f7d06cc426f7
+#   content hash  6db5a9710bac6138
+#   text hash     b16a2b34e65c8cf2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ac711fcf01edda38
-#   text hash     7af9bc1a67d0094f
+#   content hash  5871d201a48a154c
+#   text hash     fb7c657495f583cb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5d12a3559027d5cf
-#   text hash     3ad600ca373128b2
+#   content hash  cf5e5423ada5848d
+#   text hash     24a09ded9bc51aab
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7690218408ef5cdd
-#   text hash     f04670415d46c969
+#   content hash  d2fedd58bd6185c9
+#   text hash     dc61353ee16d94d4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  36a302836ac0a293
-#   text hash     e05ae74e9d6205bc
+#   content hash  4d0b260d1cc2e14f
+#   text hash     45e964104277cc55
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1d03c41fc0218a5a
-#   text hash     4861d31daf40ffa0
+#   content hash  0162552213d161d4
+#   text hash     7bd521d5748beba7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

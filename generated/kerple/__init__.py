@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8bc33e8a9183f36a
-#   text hash     7d82e90df5cea13b
+#   content hash  681cc7601380e199
+#   text hash     48490bc69668778a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  74a42b0d15c0b5ff
-#   text hash     8cd825883a8070fd
+#   content hash  7df26e92655982c6
+#   text hash     8f941094a8146772
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e67a547638dafc64
-#   text hash     3e42d8a33fae08d6
+#   content hash  5017016aaeb6216f
+#   text hash     f75c7ce73d778e6e
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

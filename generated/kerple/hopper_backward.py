@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a87a8d1880d64cdc
-#   text hash     be5542007efde928
+#   content hash  eb8e3bb6e535cec2
+#   text hash     957a5b4b3a868461
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  17a2040187276d12
-#   text hash     020267d219a134fc
+#   content hash  7a4627b98b11734c
+#   text hash     0dd3070dc63fbd79
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

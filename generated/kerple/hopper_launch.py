@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7379f7cab20e96f4
-#   text hash     5a7e7f5246012564
+#   content hash  fa609bd9c2ebaedd
+#   text hash     d061b1ad627e8d91
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9383de2ed34740ac
-#   text hash     8c654a7e8d5a5ad0
+#   content hash  5867b2284e4521bc
+#   text hash     c2fcfe39c7504eec
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eb794f608e5c2419
-#   text hash     36b5d65a7c20d6db
+#   content hash  304420eeca4f05b4
+#   text hash     b791a793f0ba3d5b
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f805093ea22405cf
-#   text hash     171e107ad405a7f7
+#   content hash  a2bdf04034502415
+#   text hash     8a9f6ee1766125c0
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6b146ab4988baba6
-#   text hash     eb479f3cd1446078
+#   content hash  a3d00fe20cf57e3c
+#   text hash     e3e06909b5d1c5a5
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bf5b14ab44564b12
-#   text hash     d57e4afe8b0346d3
+#   content hash  80ee3b421c64903e
+#   text hash     fd77d49606e20d11
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  57efe1ca3e04c139
-#   text hash     83323cd9778385e0
+#   content hash  dfb0163f33b6857c
+#   text hash     a3c5257cf5451e5a
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5166f263b88a6885
-#   text hash     0f9bd6d2bf155380
+#   content hash  09cf5119451e0a69
+#   text hash     a6808dc0ac7c0c82
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

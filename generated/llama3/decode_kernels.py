@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2ed715fb3c9935ec
-#   text hash     59cc2187d208adbf
+#   content hash  6ea19d0c0997e399
+#   text hash     1dd72a43a689c3d6
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

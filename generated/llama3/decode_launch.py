@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  63c3a4cbd7cd6793
-#   text hash     20d8ee87a187753c
+#   content hash  06bf009cdbecd4f5
+#   text hash     9bd3f947887c346f
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

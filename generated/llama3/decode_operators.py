@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  40770e109ac7cac3
-#   text hash     6153a09910734c0d
+#   content hash  a88e179ba40a5ac4
+#   text hash     e8ae6d62438a1357
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

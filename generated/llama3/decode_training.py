@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cef62f40e03f2ef8
-#   text hash     9f3aa5e0fb9b1e55
+#   content hash  24c531285caeb142
+#   text hash     ec644f00aee540b0
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aac24f3de042db14
-#   text hash     b7fdc8dd295e4d10
+#   content hash  473606541e7273e6
+#   text hash     24a659f3e3739732
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  27feee8a7c829c22
-#   text hash     1a1d47c891d6b8ab
+#   content hash  299b8b69e4d0adbe
+#   text hash     3c7ddf1da73d8bb9
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d793666f9673407c
-#   text hash     73c421f607b820c4
+#   content hash  96e20b1b9372be2f
+#   text hash     e332fd2fd25b03d4
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

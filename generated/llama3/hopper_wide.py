@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c6104a8eeef1b5b7
-#   text hash     797fa1f48945bac6
+#   content hash  523ab2a3582c9057
+#   text hash     37bb49b58d2bb76b
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  645d112cb4939ae6
-#   text hash     8a4f6a1eb4a3c44a
+#   content hash  4c92cfb910562753
+#   text hash     c11e8a3874c2cb1c
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3e08c395a7245171
-#   text hash     d77a4998c0c48aba
+#   content hash  76e8370645a314b6
+#   text hash     43b084952697b513
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

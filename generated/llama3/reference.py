@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a6f7e75d3313db2d
-#   text hash     d461324fdaeffef8
+#   content hash  05883ef62c293d2a
+#   text hash     afea68ee3ac45e3c
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

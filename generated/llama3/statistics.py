@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e391250184c0b24b
-#   text hash     5fa9ef7571b734c4
+#   content hash  704ac445ee5ba5d2
+#   text hash     0c654b916c4632b8
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cff90f8957329b1b
-#   text hash     050eb70d0083bdc4
+#   content hash  52da108e9cfbf56d
+#   text hash     3285ba3374632e3c
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f5bb593d60d95810
-#   text hash     c59e81f4282be51c
+#   content hash  5047f107c19c067f
+#   text hash     cbf960beb0a9ba86
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  76de326a27bb8aab
-#   text hash     f380098d67360a40
+#   content hash  c088ca787101db9a
+#   text hash     bd00ca3f4a566d02
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

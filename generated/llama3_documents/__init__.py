@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c3fb1185bcb4f286
-#   text hash     f443916b7a363096
+#   content hash  510ed5f715f6e395
+#   text hash     4263cff843948752
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0ddeab431ae453bb
-#   text hash     2ab6e4335891ce49
+#   content hash  a2642a488dbc3ae4
+#   text hash     05d807f5935f6e9f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

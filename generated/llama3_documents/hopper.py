@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5b923e8aa4c1b22b
-#   text hash     7a9a233c26e36632
+#   content hash  9f254c88402d7f18
+#   text hash     1edf3617075f6deb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bae2a3a6ea791099
-#   text hash     ce6eda460a6b8b11
+#   content hash  ebc0b28bb026dd18
+#   text hash     4ecd962ae8e2a106
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

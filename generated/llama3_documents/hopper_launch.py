@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  276f0b26dce39f9e
-#   text hash     a6ea796d7e541986
+#   content hash  3ce6a4dae20b19c5
+#   text hash     248f6aaf018f746f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8ae15bf1cbafc766
-#   text hash     79b17f65696fb50b
+#   content hash  7a0437a740c6248e
+#   text hash     10d1e6ace3844408
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

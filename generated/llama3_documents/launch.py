@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1c947ea047cc5150
-#   text hash     a1b958a9c181833b
+#   content hash  6962b7ba49434305
+#   text hash     91322eebb8696259
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  556785f1b527a0ea
-#   text hash     19d5271c9114f649
+#   content hash  e04fa25eb8bde449
+#   text hash     ecf60cbd8e16d7c3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  94ad7644fe463d24
-#   text hash     c96bc11aec62d712
+#   content hash  0b2e1bf80f24fd1e
+#   text hash     adff647c7db9d128
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

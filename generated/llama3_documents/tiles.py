@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  36658d259cee1b9d
-#   text hash     1890104c42ab2611
+#   content hash  b690809461e0c754
+#   text hash     155adc321cb64d29
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  669fdbca8162815d
-#   text hash     4348528154007347
+#   content hash  b66e3e4eac107adf
+#   text hash     7f0156a1b33fd812
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

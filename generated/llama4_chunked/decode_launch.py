@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  13a8370d752ed95a
-#   text hash     d1f455b8d2c72240
+#   content hash  5332b87b32db7fb5
+#   text hash     12df20ee47b00873
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

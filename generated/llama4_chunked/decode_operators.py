@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  911fd3f212203912
-#   text hash     fcfb8d47a5bf8a13
+#   content hash  36ab493af039b8ba
+#   text hash     0a984f3e0e51b6cc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

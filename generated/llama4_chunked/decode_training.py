@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b5497020960cf0e9
-#   text hash     c804667aac6c9a6f
+#   content hash  c02fbc42a6562d09
+#   text hash     8fc1a104e5808b7b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

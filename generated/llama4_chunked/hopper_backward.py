@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  de1cd9e32c703132
-#   text hash     bde682986de2ffe3
+#   content hash  5cd939a0ef389d4e
+#   text hash     3f3a48a1334fd482
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

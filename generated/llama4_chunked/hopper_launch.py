@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1ffef5909e6c8d69
-#   text hash     b95eae95868082f2
+#   content hash  b8f9057b90f63978
+#   text hash     e5f38feac94d0ca8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

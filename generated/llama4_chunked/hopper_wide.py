@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e2be65aeb10dbd57
-#   text hash     4c719cb749e2e9fa
+#   content hash  4ef3bfd5e3aaef19
+#   text hash     881d7ed3a13f627f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

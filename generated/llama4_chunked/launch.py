@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c923223f8af26ce7
-#   text hash     422304da8ff1975c
+#   content hash  c37025b93862134a
+#   text hash     ba8c612f748793fc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

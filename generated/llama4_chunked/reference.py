@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e1e6e8acdec33a8a
-#   text hash     0b96a6c96bc18412
+#   content hash  435f868300a8c610
+#   text hash     d78dc2f2f345b45d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

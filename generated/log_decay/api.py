@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0037263cd5f073e4
-#   text hash     9e07e02a6e158983
+#   content hash  bd8bf8a755fb5e31
+#   text hash     b03a7c30cfa69e2d
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

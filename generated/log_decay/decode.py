@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  21110b42f7c51d8b
-#   text hash     a0febf6cd2954fef
+#   content hash  ad8c2fb997d221d5
+#   text hash     d17323d88a7bc8fb
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  94a4ed11809a7876
-#   text hash     19399c590f14a31d
+#   content hash  0a0697d14616fe7d
+#   text hash     babb454b891f2c25
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  663fa0eb68abdde2
-#   text hash     580eeb5c28472568
+#   content hash  e00c262391ae16d3
+#   text hash     0b4adb7f1da47411
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e7ff002c0c5308fa
-#   text hash     1a2f85b5ef067331
+#   content hash  b2dd2814d3909a1a
+#   text hash     f7d2be61857bfcd1
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  378ecf1d2a2632c9
-#   text hash     1f649884c780d86f
+#   content hash  35a3688f185000c2
+#   text hash     74335816e5d84c90
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

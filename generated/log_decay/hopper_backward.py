@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  db7e0f1b7aaf0874
-#   text hash     262fbbda4e019454
+#   content hash  aa0f7590fd004994
+#   text hash     ed509773670a834e
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

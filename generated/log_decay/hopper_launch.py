@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d310a123ec7e443d
-#   text hash     74a2b9fd3ea8eae0
+#   content hash  78a2cf9dcb13e648
+#   text hash     1836922c8872a6cd
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dbb4993fcc566fd2
-#   text hash     47c3bf0df9c79858
+#   content hash  b06cd5e40b76699a
+#   text hash     8face29e004fb538
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7621d526067093c9
-#   text hash     699d0594fa4c8112
+#   content hash  38e7fff4a71791cf
+#   text hash     01b07d5273c8e931
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

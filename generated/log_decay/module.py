@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6aefe102294fb889
-#   text hash     a4c7052e5df9e8be
+#   content hash  d06a69be9be7e8c6
+#   text hash     24938ee1df4389fc
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cd79b72364bc27ba
-#   text hash     398be36ca8ab0570
+#   content hash  60901b498a16701b
+#   text hash     eb22f267baa086da
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  050a2744e054f492
-#   text hash     6e74a18bd6d78e7e
+#   content hash  c005a8cc799f4dda
+#   text hash     4b43c4cc36c89ca0
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

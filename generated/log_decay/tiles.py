@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3f585b3dd45a6ff2
-#   text hash     0d1f8d7cf2282cd6
+#   content hash  5f19a698e75a51f9
+#   text hash     fb742e463047ca0d
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  12f02f855b60e4f0
-#   text hash     b041b44fbc8811ed
+#   content hash  9315becd5809236a
+#   text hash     8cfd208be55aaf1d
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4745a61a84d06bf5
-#   text hash     e45f9f3922cf588b
+#   content hash  9a01c284c0474d8a
+#   text hash     15780874ae72a52c
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a4e3ee2b8c51226b
-#   text hash     496e97151031b6f0
+#   content hash  251c76250bead36b
+#   text hash     46bc563f09e72b44
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

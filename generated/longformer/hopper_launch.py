@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9641bf21377444ca
-#   text hash     4af68c6ed9784270
+#   content hash  6085f8f9bcd97f7e
+#   text hash     60dd3d3c654d8b05
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

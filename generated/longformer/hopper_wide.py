@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  241ca6cb479d9bbc
-#   text hash     c070b22230a1d330
+#   content hash  560855c165ecceaa
+#   text hash     60762346971ab221
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6c027905602ba070
-#   text hash     05e7be32350d4984
+#   content hash  a4d99edacfa7339d
+#   text hash     3ab91478ddc3ae68
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

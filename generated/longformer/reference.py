@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  76ce69b47d9ce983
-#   text hash     34b8aa8b931a1cfd
+#   content hash  a41d87ad9b6e7ffc
+#   text hash     7d8633df271db0db
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

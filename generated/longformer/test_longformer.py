@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1ddf996d682ecb2c
-#   text hash     8f1ae4b68a80af78
+#   content hash  a1235f04f43237f5
+#   text hash     45c5b02bee12d028
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

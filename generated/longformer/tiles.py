@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  dc9c5c41f4dac9d1
-#   text hash     178b7d62be8fac0c
+#   content hash  eabe111046a69522
+#   text hash     4506e57c05c4ef3a
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c4f90da4f60d2115
-#   text hash     d1ccbd8c45acafc8
+#   content hash  014b0f8e484d8a18
+#   text hash     ccad5fb13782eaa2
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

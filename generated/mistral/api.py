@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3d666c09017b6aed
-#   text hash     45969c3d58645428
+#   content hash  b42344f32416f460
+#   text hash     4b10f661ceec2305
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

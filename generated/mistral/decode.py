@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a3a6ee354de4c3ee
-#   text hash     78ac15c097944c11
+#   content hash  e328ed5e4584f3f1
+#   text hash     7100be163e9e526f
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

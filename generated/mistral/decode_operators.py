@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6cf582d99f94fc1
-#   text hash     40e2784e19087203
+#   content hash  83593cdd0c00a498
+#   text hash     3f97fe6b67e45022
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

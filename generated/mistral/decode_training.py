@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1de21b148786f073
-#   text hash     6f79c36eba38ac3b
+#   content hash  28e7d25f67a8867d
+#   text hash     688691b9fd2b546f
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

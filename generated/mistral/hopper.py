@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3a26030b1bd047cb
-#   text hash     6b3a7ce98afa1e52
+#   content hash  bb937ded326639ed
+#   text hash     b566d9d4efef6c81
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

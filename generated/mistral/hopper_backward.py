@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d7d2f0774c9233bb
-#   text hash     7ad523f13023bf93
+#   content hash  b17c440a08a33826
+#   text hash     aba17fff761cb6a0
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

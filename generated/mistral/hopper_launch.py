@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cfec90e4e2a96012
-#   text hash     3509059ea02c53b3
+#   content hash  6fde0c1e5f6fcf65
+#   text hash     7afd5e923ff84236
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  95c5c4522b44c837
-#   text hash     f43ddf12873c59ac
+#   content hash  33166deceda2fe0e
+#   text hash     2ca5feeeac23d9b8
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  81d829f09820beac
-#   text hash     7c5f6c9da3c8c810
+#   content hash  bf33820f8415f454
+#   text hash     626a3343b050ce21
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cf25f87d646a85e6
-#   text hash     dfc9eda1ff1b11ce
+#   content hash  1c9af18ce214a760
+#   text hash     856cacf85588db84
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  839bbded2db282be
-#   text hash     4222d1609f7247e5
+#   content hash  8d57d9a83cc564a5
+#   text hash     c31c13097d5649e6
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2ca3b061fb70ae50
-#   text hash     1c44493f9d268324
+#   content hash  2c72d8a2c35bddfa
+#   text hash     4786cc993147bc3e
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9fe320cec04658f6
-#   text hash     1e3d5cdd2641fd9c
+#   content hash  85abe6078cbcbf27
+#   text hash     c3a0080ec3b00647
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

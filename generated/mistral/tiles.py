@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b6ab69e3732da840
-#   text hash     7e87fb6f4c21fcbb
+#   content hash  77289e0b3c9542b3
+#   text hash     83ea7995e130db19
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

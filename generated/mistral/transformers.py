@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a032c65d7f01d4ec
-#   text hash     99db119c6ed1be9f
+#   content hash  3a185aa4078a6d5f
+#   text hash     6176bc7026ff5801
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2133c9a2a0f29b3f
-#   text hash     74b5d5e5abd08987
+#   content hash  e32f858a4910f6cc
+#   text hash     29cad155e46eac13
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

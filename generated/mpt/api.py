@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b06701a5236b4082
-#   text hash     8bf3f26b3b775e6b
+#   content hash  f76a0cf83af14668
+#   text hash     8b78bab332d40dcb
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

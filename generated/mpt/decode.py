@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7f1564c7836c934d
-#   text hash     9dae9dceb66eb3e1
+#   content hash  62210505024a1c0b
+#   text hash     f0eba38eec5adf7c
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0afc43ac8a2daa8f
-#   text hash     88ebfee7de574fbc
+#   content hash  584344c542ecb796
+#   text hash     68c7a27679f0a565
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  43c7a3c4dd20279f
-#   text hash     e4af8a965e3f2520
+#   content hash  d5a89ec9cb5d0bac
+#   text hash     6331b3006841c8da
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  aeac55ea058c0341
-#   text hash     55ecd032a78592d9
+#   content hash  07a2c6b0a5fbfc4d
+#   text hash     935c207a3f8271c5
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

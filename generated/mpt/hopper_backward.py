@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bf3ea3f897d40bba
-#   text hash     afe6aa62797f5317
+#   content hash  5201c3fc5701779d
+#   text hash     41383d577d094858
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  97bbf299d8cd3fab
-#   text hash     e883062d3b56c374
+#   content hash  cb765afe030f7a08
+#   text hash     cd366e348baf9ddb
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5d1271042b36f30d
-#   text hash     f79ba1d4a9373bc7
+#   content hash  8a75abbcac4d6672
+#   text hash     686a7d0908dae66f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

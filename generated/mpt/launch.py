@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fab279c41bec0868
-#   text hash     6f2058bb9c354ef4
+#   content hash  01574c807ac903a1
+#   text hash     aa48c5b8c6cf5336
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

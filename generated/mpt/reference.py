@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d88f90cf3bb373c0
-#   text hash     d0b12cc525d1a668
+#   content hash  396bf1623e915797
+#   text hash     392120441c836b24
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

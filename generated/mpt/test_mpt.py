@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  58d7e994128e91da
-#   text hash     f8073c22eb2a066c
+#   content hash  68227971c3b54bff
+#   text hash     81a9475a87e593ba
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

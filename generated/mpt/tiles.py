@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9ee9437da4ddb19a
-#   text hash     2f206556e710584d
+#   content hash  615dbd521e3f358a
+#   text hash     11a66c0f346dcb99
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  81d340e73ea2c823
-#   text hash     8d48b4b09ed4d7b3
+#   content hash  e0de55ff983abc26
+#   text hash     9ff9c3b02cbe10ac
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fe787d7c97cc8219
-#   text hash     3cc67969d565b285
+#   content hash  5c7ec9fe4f7ff78f
+#   text hash     613505b19865a9c1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e1a4dbcff2e3ce0f
-#   text hash     e0c09c4e669d64ae
+#   content hash  ba1288775ade384c
+#   text hash     59d8ce9fb3344d91
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1659ea85d768bb54
-#   text hash     8fc1b5f4d2c4114a
+#   content hash  b95747b2ac1fb787
+#   text hash     e60466cb96725c01
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3c6847f71b072c47
-#   text hash     f19e971d572d1eab
+#   content hash  b8bc22ef41501d37
+#   text hash     1e881e4b61cfd580
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

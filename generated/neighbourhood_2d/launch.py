@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6d71d898be57f57e
-#   text hash     5e5fb1c37a615b53
+#   content hash  d941a78e7e0dab43
+#   text hash     fc4e76408e5dede2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6521ac918a5cd6e1
-#   text hash     9f8d185ebd921b31
+#   content hash  99d728e73345f013
+#   text hash     18f6bef18981ad4d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

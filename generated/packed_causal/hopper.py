@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a709393ce062e3a1
-#   text hash     df1d78c714f7a60d
+#   content hash  f864f7da61c2735a
+#   text hash     531357a83b6d4b81
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

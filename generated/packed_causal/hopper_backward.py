@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6ca4e3eb0078767d
-#   text hash     87fb033ca57a158f
+#   content hash  aa9028c68a59b894
+#   text hash     d5c19c2dfcfb2d67
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

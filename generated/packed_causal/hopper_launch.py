@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1a26e2732e5c418f
-#   text hash     8b9a2696129de8f5
+#   content hash  1e615a9640787694
+#   text hash     69f7f3264b556837
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

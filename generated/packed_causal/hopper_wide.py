@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3dda1d8e28ba1954
-#   text hash     1d704ae94c73799f
+#   content hash  d8b698da0a153b4d
+#   text hash     952754a95502aa33
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

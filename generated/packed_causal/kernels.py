@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  05028e75d3e2c3b8
-#   text hash     eb6b456f80e4fe9e
+#   content hash  e0bdc11508a10f44
+#   text hash     0ce55270955ed86f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

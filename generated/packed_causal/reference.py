@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9d997d21d3f725e6
-#   text hash     2499980235b75891
+#   content hash  465a63c74566aae8
+#   text hash     574b510336fb87b9
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cb7b052c63991ff0
-#   text hash     19d00a3dbc8a6f80
+#   content hash  152cfdb3fd1823de
+#   text hash     07512248a5324244
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

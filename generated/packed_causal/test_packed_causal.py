@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a402bd990d687f78
-#   text hash     f67df6d52c4bde6c
+#   content hash  1fc7a8f3a9196440
+#   text hash     ffbb8e81bdcf06c6
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e69f31ee6cb62b31
-#   text hash     62bcd0bc61d8916c
+#   content hash  e4d393bff36adda8
+#   text hash     5c118abfa50277a7
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3df212d3819ae352
-#   text hash     5be6fe2188f3dbf7
+#   content hash  bf04f75b6ccc3214
+#   text hash     a20dc580449c6caa
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  04aa5faad521bb43
-#   text hash     79b36e0e5cc41367
+#   content hash  983d1b353ecd257b
+#   text hash     b5a4a0bca59eed61
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

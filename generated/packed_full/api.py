@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a212f8781e5d5273
-#   text hash     7ad96b78665e48d2
+#   content hash  84129190b2c726d0
+#   text hash     6874ca4243082671
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

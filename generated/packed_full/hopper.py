@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4e868fd9710b3b80
-#   text hash     e114e355caf3f424
+#   content hash  db627df6efc1962b
+#   text hash     9b3ca36cb7383ab8
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

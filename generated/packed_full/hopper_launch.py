@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cf17578f618af1b5
-#   text hash     ae2924297739c2cc
+#   content hash  bbb741f33b87ef8e
+#   text hash     be39bcc36dca75e0
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

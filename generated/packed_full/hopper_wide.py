@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c8cb39be170e70f3
-#   text hash     60d00a03fc748a4f
+#   content hash  2f3c630b5c0bf0a5
+#   text hash     e28ba799f7c22bd0
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

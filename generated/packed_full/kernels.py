@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  901073edf556ecd1
-#   text hash     b99dbd5bbfcdc53c
+#   content hash  fb3a6b58bb9859a6
+#   text hash     8057e061728f4d83
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  db7ac996b1b58d9e
-#   text hash     af01c83fda6ba069
+#   content hash  c8c97032299dfc8b
+#   text hash     5289a268e13bf670
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

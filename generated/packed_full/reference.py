@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ed62288504fc1b12
-#   text hash     e99cf8c675cb7701
+#   content hash  bb4b68fd58708a25
+#   text hash     cee155913f9268eb
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

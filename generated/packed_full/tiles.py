@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cd8bb5ac62371134
-#   text hash     c1c473c9c9c2ad28
+#   content hash  8d83f12bcbdc55ba
+#   text hash     922069cabb235684
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4ce21c500fe002d8
-#   text hash     c4f947eb2ed84d53
+#   content hash  ffb1de0a85f616e1
+#   text hash     08d7a288c635998f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

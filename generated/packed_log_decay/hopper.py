@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  db8bd67ac85448e3
-#   text hash     c6dd1f4a52622999
+#   content hash  53209f0fba8daa82
+#   text hash     0649517f3a8a8cf1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0b05d4a851a7d03d
-#   text hash     1e67ce4752216e9f
+#   content hash  13414f1bc36ea001
+#   text hash     87f83c3cbeb78a49
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7901f59e6fb475c3
-#   text hash     a58d0f5f4cbeb64d
+#   content hash  663249b9e7f22ea4
+#   text hash     ae1fb4113eb3213e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9e33541c7a75cde3
-#   text hash     7410085f88302043
+#   content hash  f87b3083b99fcf10
+#   text hash     b21e152593fb74a2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

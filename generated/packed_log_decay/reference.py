@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1e29a0fd9d27d78e
-#   text hash     c3133a7b11a08c75
+#   content hash  6a6d4ed90fea2a9d
+#   text hash     c79d62fee94466b3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b2993d270c7ef7af
-#   text hash     13a7619be3574d09
+#   content hash  578c3a9b279afeee
+#   text hash     e45a142a34fa18a3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

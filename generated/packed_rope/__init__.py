@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4c4b16f2c0a3e5e6
-#   text hash     ac1fd99ef97f9417
+#   content hash  535ef146617b157d
+#   text hash     f0959aff2c4dfaf9
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  eeb47a91070b831d
-#   text hash     c4ddf7aa7415d0c6
+#   content hash  dc4332b3c90db5b4
+#   text hash     ec22fda488bf8502
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

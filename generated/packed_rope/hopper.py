@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b83dce8036485657
-#   text hash     69ab203bdc42e93f
+#   content hash  077d9e69c049484b
+#   text hash     2ee1c4e813239ecb
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

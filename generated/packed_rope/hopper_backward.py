@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ebcb08b9084b0e8b
-#   text hash     1639488d7aab5761
+#   content hash  902fade95cabdb51
+#   text hash     6eff9a47d0524b2b
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5033b75e588bf957
-#   text hash     b066450f3b62a881
+#   content hash  be948a1ee3090678
+#   text hash     2da5724206ad7ed6
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f4566d2e1fcece26
-#   text hash     eecd05ea052e9e21
+#   content hash  df81888271d24e21
+#   text hash     0911849c655e3ee3
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f7e29dc8ec693fb1
-#   text hash     fc6118d90bf33bff
+#   content hash  d2034d2a33562229
+#   text hash     fcc4dac2f116d04e
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  22d9dcb7149e7585
-#   text hash     c35d39468c0e82f5
+#   content hash  d762a3b37dc4bb57
+#   text hash     d3b5e64f24839558
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

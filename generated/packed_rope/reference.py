@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ae78064ca8b0e2e0
-#   text hash     1e64777a23672ef7
+#   content hash  859d79a2327a76f7
+#   text hash     11e8faee447fe0d7
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7a43268c470d2a01
-#   text hash     88a8a09285211327
+#   content hash  a6712d79bdbab94a
+#   text hash     1dd7dc5395046c75
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

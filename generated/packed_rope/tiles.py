@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d4cb7f5548b29d77
-#   text hash     3e9408b6f655eadf
+#   content hash  9a11500025571713
+#   text hash     e01200939c5993e4
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c77e3c3e465c725d
-#   text hash     04e18848def274e1
+#   content hash  ee34dec4884350fc
+#   text hash     ce3976b2dd663f45
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  78cf3114829b7382
-#   text hash     6629d56fcd1ecaec
+#   content hash  c2326c7d1afb4377
+#   text hash     f2fe8e1af7d53fda
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6e67a33b39f626a1
-#   text hash     2cfd2985f57767fc
+#   content hash  2415729b7623451c
+#   text hash     f16a79d44ea6d828
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fa3c854f9f3b5c7b
-#   text hash     fa80aab585c1ab5e
+#   content hash  4cd424ea67a757e0
+#   text hash     c3ecf4130e5816c1
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

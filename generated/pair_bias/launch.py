@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e0bd97dffec1f175
-#   text hash     0ae0cf9aefc2f139
+#   content hash  98fe71cb8da873b3
+#   text hash     fa28b335a630af48
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

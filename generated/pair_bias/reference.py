@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f0c24cd0a97fdb14
-#   text hash     f808d21c8a05b459
+#   content hash  c6fd8028466b8071
+#   text hash     7dd45f4365a4a7c4
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  73ec106736b034cd
-#   text hash     a483f584b60dc840
+#   content hash  e3473d33ee23ed6c
+#   text hash     2a68563754ec353f
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

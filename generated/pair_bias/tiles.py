@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0879c92ba19e9f70
-#   text hash     e18f1b34b3bfcafd
+#   content hash  53ecaaadf352e306
+#   text hash     900895b0168ece2c
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

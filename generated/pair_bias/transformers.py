@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5088b001daf42637
-#   text hash     87ab532f44aaf921
+#   content hash  b27bd9950e6b5b69
+#   text hash     4f213684985ccb53
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

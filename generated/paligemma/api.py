@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  67e174b2df208dd6
-#   text hash     80f1aa9e358aa525
+#   content hash  b948fe6a3c27c5f5
+#   text hash     e43cb19bd797118f
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

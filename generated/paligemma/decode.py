@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ee319dd0cacd2b3b
-#   text hash     e613bfe9e4c77298
+#   content hash  ccf9b545f2c7a40f
+#   text hash     e2bfcd213a625318
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

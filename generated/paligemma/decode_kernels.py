@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9553821c47aa0df6
-#   text hash     a45b3ccc4e84b220
+#   content hash  c2ba825b466f748a
+#   text hash     19fde60c7b641b8b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dc8be79a50953d62
-#   text hash     ae0d4cc787cfd2b0
+#   content hash  1af1f0c6726cafc1
+#   text hash     7a4c462b3a23edc3
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e63ad533381db9d0
-#   text hash     490a71427b412259
+#   content hash  6ba5d71c297d0979
+#   text hash     fde71474bcfbc456
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  536ceb8f528967d9
-#   text hash     d7a95818422b8b6a
+#   content hash  f87f8768b08a60dc
+#   text hash     59d61e52b3726b02
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b4cdc7a801c10dfb
-#   text hash     59b656a3cbd3caf1
+#   content hash  30eb7f9c57020c72
+#   text hash     5f281c5395368cb6
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

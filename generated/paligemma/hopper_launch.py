@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4f89b2ea8a77dba4
-#   text hash     46aa45613851adfb
+#   content hash  e005581a66425e4b
+#   text hash     54a0cb1e0299dbeb
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6256569c5e1d809a
-#   text hash     35076a594e43968d
+#   content hash  c5c7a4e82d2fa39b
+#   text hash     f9c2503f0d9e0edd
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e8e5417a097e1232
-#   text hash     eb6b1f6f975a7339
+#   content hash  ac24bfe7710e2a4c
+#   text hash     6c9d38c7b0239ef8
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ed1d42e7dd721843
-#   text hash     865dc6fa36bf2dc3
+#   content hash  0dbb1f06e96b6186
+#   text hash     52c069e95c19af84
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

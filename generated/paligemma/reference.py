@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3d5908be15275258
-#   text hash     3843752df057daff
+#   content hash  e70ab00dc83349d5
+#   text hash     74bb33045d75df42
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

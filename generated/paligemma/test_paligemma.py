@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0d09ef3ac3dbbe8a
-#   text hash     0555921003a2a556
+#   content hash  62563a0c5394d9cb
+#   text hash     b12c437df5d3f9e0
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

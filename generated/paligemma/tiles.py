@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ec0dffd06aefacdc
-#   text hash     7f35a90153d05080
+#   content hash  b7a00d6d4f300d74
+#   text hash     b2fcda5d783c1da2
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

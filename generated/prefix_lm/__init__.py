@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ad9d96c8c0abebda
-#   text hash     cb3f0e79e61ff9c6
+#   content hash  289d4631ace98516
+#   text hash     b4062c5010145269
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

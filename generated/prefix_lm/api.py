@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ea58062a4746fc2a
-#   text hash     b0be23cb8488098d
+#   content hash  75a98e0a7e7ce90e
+#   text hash     3c79218027787581
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2c35ae16005ad2fa
-#   text hash     bfb33d56432ecb95
+#   content hash  ecfdbc894517ea8d
+#   text hash     788aa778a53bef70
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

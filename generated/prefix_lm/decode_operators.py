@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  543bf81da0dae0e5
-#   text hash     bfdbd36fbf5b5dde
+#   content hash  1c9c0947bec9a125
+#   text hash     5e21f089ae076b05
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

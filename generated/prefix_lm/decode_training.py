@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a0f4e13c2ebb77b5
-#   text hash     e9ebdbb33776dce0
+#   content hash  7a9aace2639e2424
+#   text hash     f5df6dc6fefbf679
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2df88756d47c1998
-#   text hash     0aff3748282f54ea
+#   content hash  d4d0677efa1cfb82
+#   text hash     b167a0e10422a8bf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  414abae802572203
-#   text hash     e03d3896757ed8a8
+#   content hash  90d409d3c13965cb
+#   text hash     59dbd2a44d3e71b1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  65111e5da32b8ec0
-#   text hash     678ab84f00c0fb1a
+#   content hash  d89212a35084fdbb
+#   text hash     14b39e182958276e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

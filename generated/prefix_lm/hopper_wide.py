@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9f57026c0583f531
-#   text hash     d916a7a5fcb642d3
+#   content hash  e637a7ff0c75cccc
+#   text hash     fa17a998de76b1d8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  69eb404118c98fb0
-#   text hash     0a2365700e32b018
+#   content hash  7cc6455189c8537b
+#   text hash     5956819d9c22430c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a8509017f5df1e9d
-#   text hash     b4049331aa59de08
+#   content hash  af50ddfa7885dd9a
+#   text hash     8fa0ee93116d5c2d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

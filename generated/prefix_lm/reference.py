@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  06a9162735504c6b
-#   text hash     75fe991cf0243367
+#   content hash  936903576fce282a
+#   text hash     fafb1206a8f6a938
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5ff24a3fa68e402c
-#   text hash     3d736a56848c4c25
+#   content hash  0ba8c8521057d580
+#   text hash     1b0ac5f4ed65ca4f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1630f09ac1c0c9f1
-#   text hash     229a46c571d6f4e1
+#   content hash  8e5978f95a87a4d5
+#   text hash     a997e2e8a0444c77
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

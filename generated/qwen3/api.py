@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  363cb5b1f0dfe99b
-#   text hash     ee6a007782b79b9c
+#   content hash  a7e184baa5295726
+#   text hash     8b73c40de0adda6e
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

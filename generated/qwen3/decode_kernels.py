@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76243c1626747131
-#   text hash     5e521b7af04e45b2
+#   content hash  c70d36188e7fcdff
+#   text hash     c69fd04af62fe231
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

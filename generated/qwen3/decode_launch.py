@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e888f21c979a6744
-#   text hash     517ce9ec91f618ce
+#   content hash  eaa15399f96f9eab
+#   text hash     da44d74ef448a068
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8a27c8711bd8956a
-#   text hash     21fe92685ef08a2f
+#   content hash  06ac42b9b920e632
+#   text hash     992c5a0d1e3eab71
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7cfdb6d132eb3042
-#   text hash     a3ca9d32e835ae32
+#   content hash  46c931e619a4faaf
+#   text hash     73a127b48fd8d376
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

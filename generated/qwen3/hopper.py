@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  925c2a1583d6551b
-#   text hash     7ec00f4802a74717
+#   content hash  ce6fe4c16d71b789
+#   text hash     e33c2df95351c36c
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

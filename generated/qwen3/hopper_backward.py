@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c2f90caeeff62a8b
-#   text hash     4945441a9c85ebe8
+#   content hash  8e9987b71c509768
+#   text hash     e5b682e22d58d5a0
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

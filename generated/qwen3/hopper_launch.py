@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  df165d7ce19f075e
-#   text hash     10ec076d1dd70339
+#   content hash  a989dd3c12a58b4c
+#   text hash     ba9adb38ddde2592
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b35609cbc24df84e
-#   text hash     fec6b07afef1a8bc
+#   content hash  e834248623b653fc
+#   text hash     ce6595103bb43293
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a283d077556c5486
-#   text hash     39a78156e918fc1b
+#   content hash  a9cef228557d03f6
+#   text hash     4fa46a335b69f1ad
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8e2eb3b5931b403c
-#   text hash     3f1977c368a38c12
+#   content hash  13cd3e5aa52c48d1
+#   text hash     60a6936c7b528d7f
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

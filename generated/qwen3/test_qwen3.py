@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  51443c42ca9c34a2
-#   text hash     b130b119230f1ea9
+#   content hash  cf34bf6d161f8a86
+#   text hash     80e329770bf53ab3
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

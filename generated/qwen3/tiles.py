@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  39df2f0be8c4e121
-#   text hash     1832b0f106358873
+#   content hash  8b42a47c51a82197
+#   text hash     8a83ad4e58f7e019
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c7a1d92e49a9d86c
-#   text hash     5fbda103eb406a8e
+#   content hash  657bacc805dbc2fb
+#   text hash     223705cfebc5526c
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bf624393c4c23c25
-#   text hash     f0d24fd03ea842fd
+#   content hash  6300018649ccd8bf
+#   text hash     be40f67afe3c6c67
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  724565091b83cb4f
-#   text hash     c1f5b47663768d4a
+#   content hash  9ed8940e53682e46
+#   text hash     c8e7d700a901329c
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

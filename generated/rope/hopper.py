@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1226678c2ab5429a
-#   text hash     be4326745410bff5
+#   content hash  d56e944a0d8be733
+#   text hash     fcebdeb4df14e7ca
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

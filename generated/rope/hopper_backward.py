@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  62a9a05ea7dea2b9
-#   text hash     d7aa875695e28042
+#   content hash  64397b3fc4637396
+#   text hash     93a3191fd269c55c
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

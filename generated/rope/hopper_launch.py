@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ef4d6743cf8f9724
-#   text hash     66a5e5cb4926ba85
+#   content hash  becc0ef6b9b3fdb1
+#   text hash     ae5848816e16a2e6
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  94641377a82db080
-#   text hash     c2a8a4c47eeaaf5a
+#   content hash  3dd66485036c3cb5
+#   text hash     0f2b0b9a085596bc
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f7445aec69ad1b35
-#   text hash     714d7164fe7b0c00
+#   content hash  1586da559d70735c
+#   text hash     d99b05e54b432518
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

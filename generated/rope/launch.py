@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  28ed1497bf09a4dd
-#   text hash     8bec13af07dfe17a
+#   content hash  11b93c82140e0812
+#   text hash     e49250b1c6764711
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

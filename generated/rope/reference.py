@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  69d4bc8e819c8283
-#   text hash     89a9d9cb62746f9d
+#   content hash  df51560642325128
+#   text hash     71201359dc6a25a5
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2eb9a3428e629d46
-#   text hash     c3116954f14d7035
+#   content hash  c88ea690333163b8
+#   text hash     a1349ac985ce5234
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  35ad2978f9bb7f10
-#   text hash     18630521964cbf7b
+#   content hash  661b1632d83c7f01
+#   text hash     2c6d40e69de644ab
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  97e1bbdfd53c4cbe
-#   text hash     8685711791af119d
+#   content hash  790029fb20f8217a
+#   text hash     83ed6de2944ff5ed
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

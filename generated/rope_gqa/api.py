@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7698f21450f50fbd
-#   text hash     1a8aa4e690ce4ef9
+#   content hash  27671792a5238cb4
+#   text hash     1ccb75649eeaffc8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

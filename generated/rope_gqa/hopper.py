@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dd6d8923168c9d59
-#   text hash     092442bec2b0a73d
+#   content hash  0ed5ddf15074c2cf
+#   text hash     506e2865df337bd9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

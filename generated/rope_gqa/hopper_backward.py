@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  590e2b6b8a6f5560
-#   text hash     ec9ff5ee48756477
+#   content hash  2f4c57c87fa94b30
+#   text hash     7b3196bcc8077e5d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  609c37d7c577d52a
-#   text hash     e877b1a251fd08ef
+#   content hash  a1803e4bd950bc10
+#   text hash     aad1b85365e224d7
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  08a7c7645ecb5713
-#   text hash     0f2b0c220615deeb
+#   content hash  35565be2c3915f32
+#   text hash     838dce7ffb57a932
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  371f263a1d6df383
-#   text hash     472427c78580f20e
+#   content hash  a0eccdff554c6268
+#   text hash     505ceaddc1165a93
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

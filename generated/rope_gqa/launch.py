@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c24f05c1dc14c83a
-#   text hash     87797658bdb91b74
+#   content hash  be1473f9e4043fd7
+#   text hash     198ff60f07f8f050
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

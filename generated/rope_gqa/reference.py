@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dc77ed277b6f9a73
-#   text hash     dcca8a3192bf65c5
+#   content hash  c09e9d9a0d933b18
+#   text hash     9873f6e8d3b025cb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  15d8d93bd79603c2
-#   text hash     1dca5a7d90a22c69
+#   content hash  aaf1923bfbf1b796
+#   text hash     f20bd86f1cf80962
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a5e630c16f66274a
-#   text hash     3658b98227837785
+#   content hash  a1e818ea30572ddd
+#   text hash     54d2c02d7f85150d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d395ec40043c7a8e
-#   text hash     27c6e0bf4edb5e5f
+#   content hash  84e0b53b5c615629
+#   text hash     e482b238130f7a1f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

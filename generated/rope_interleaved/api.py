@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ea168d5d3c042d07
-#   text hash     2469eccd89d73db2
+#   content hash  a49ff96b4ce06d66
+#   text hash     2776deb2a802ef21
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b20f6f5e8c9ca682
-#   text hash     5e21866bcdb08e4f
+#   content hash  a59d24283605660f
+#   text hash     9d3da73f78357a61
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fa6b43fe153947ef
-#   text hash     36fd39bb793a0a1c
+#   content hash  9252e1a8dea026bc
+#   text hash     7820275080aabe26
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

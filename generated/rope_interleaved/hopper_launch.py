@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b1c2ca8ed263c720
-#   text hash     04aa84e5c3794053
+#   content hash  44d73b8d41fc8cf6
+#   text hash     47f48cf54af5ef21
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cc45151504fd5e38
-#   text hash     e4c93e6d8cfcf049
+#   content hash  acfa3246cb48af26
+#   text hash     98182ac39d7cee15
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

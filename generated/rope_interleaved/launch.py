@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  055021c1d8e42ff8
-#   text hash     7c271e65e187aff1
+#   content hash  f51ccc93e9d9688f
+#   text hash     08deb90c54a16daf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  596071fc2d5215b8
-#   text hash     909c9239252b9c32
+#   content hash  44f6786976914f43
+#   text hash     0b869dd439c592ba
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

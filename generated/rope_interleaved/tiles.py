@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  589f7ac110987225
-#   text hash     f9412b258dceae90
+#   content hash  20ba5da29d712538
+#   text hash     17f6ef4f79f43fbf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

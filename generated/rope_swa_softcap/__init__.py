@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1bb39718bfc0e3ee
-#   text hash     4bca54c70d756a54
+#   content hash  2bba0d4d1d1beb76
+#   text hash     263a20700536914a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3ac8cac8b889a993
-#   text hash     ef901fdce3fc439c
+#   content hash  ee7cbb6e2d1005cb
+#   text hash     b66fd25630c6f6ff
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9a6a08fcb96bf563
-#   text hash     3456bbd1dab836e1
+#   content hash  58ae107e2ceb3357
+#   text hash     f7a649bb421ab7e1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

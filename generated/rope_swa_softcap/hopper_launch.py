@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3b1a84e4e183f97d
-#   text hash     9160673cc306c14b
+#   content hash  d69811d0b479373b
+#   text hash     63b37210ca76269c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

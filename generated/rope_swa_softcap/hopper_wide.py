@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  061e0bad20c5afa1
-#   text hash     62d5b0e294016c4f
+#   content hash  02fcf66751f13fba
+#   text hash     887f3e851e53b770
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8ef3e2cbcf2ab220
-#   text hash     22b4a68617cdb915
+#   content hash  e5e764eaf436b545
+#   text hash     86818d0e35b7c329
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dbaa2402524f293d
-#   text hash     5a661e59a1578604
+#   content hash  e1326226909113ea
+#   text hash     3dbf00c3fcc9533e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1be0cf2b4b48b60d
-#   text hash     33c6e2e52f9ad69b
+#   content hash  ad44b680003ebcab
+#   text hash     f9c10d5397844da4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5f16104f588cb0d5
-#   text hash     e78665c28e8b3e5b
+#   content hash  9416480d01b2aafb
+#   text hash     cbd3e3b532590564
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

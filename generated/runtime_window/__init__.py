@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fe23a3283246b71b
-#   text hash     c2910870047e7e9c
+#   content hash  c280015f7c479f50
+#   text hash     328c6a22d21b05f2
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  903b8bd52455ba53
-#   text hash     0bb0853ac3da72a1
+#   content hash  06ab310c4f8d721f
+#   text hash     586190f092cfbd2f
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0b1556a522526776
-#   text hash     cfd97e95d4e649e9
+#   content hash  5951d3baf25de2bb
+#   text hash     03b6b4c981b9b28c
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

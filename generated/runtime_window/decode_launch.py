@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  580532e9f1461760
-#   text hash     01f6e4bd1da73497
+#   content hash  80ac68c48995cdc5
+#   text hash     48157bfd2f17e1c1
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

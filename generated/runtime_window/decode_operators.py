@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9c791d48372d9042
-#   text hash     660193197e2a18b7
+#   content hash  0560df9277b14b0f
+#   text hash     009199426557e4f7
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

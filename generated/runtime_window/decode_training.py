@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dde3ec2e836ea95b
-#   text hash     5073932afe8f3334
+#   content hash  ace04e94f0977b2a
+#   text hash     86f0cb349fbdc472
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb852d855ddbf885
-#   text hash     d7716d7adba6ab79
+#   content hash  c2f4ea2beb47d189
+#   text hash     f9946f9b737b2ddb
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4e1220a449dd9fac
-#   text hash     9f950f156018fcd8
+#   content hash  a1cf3c5fe6ef38f9
+#   text hash     412ce0e0abf6f5be
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

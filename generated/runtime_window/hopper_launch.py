@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b98fe7d756bf4fa6
-#   text hash     092eb288b0c911e2
+#   content hash  75876620b92c4e8c
+#   text hash     9ef13fb4adf5765c
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

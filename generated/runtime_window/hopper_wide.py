@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3cc88a371632bc0d
-#   text hash     06a71ad92572cd37
+#   content hash  ac19592616a1b640
+#   text hash     ff09b2c0f998d8dd
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  57f437acc754247a
-#   text hash     4973d8ceffba8845
+#   content hash  be88cd4b262d61ca
+#   text hash     55228269b179657e
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a178d418371a7a09
-#   text hash     ebf3b8fc86537eba
+#   content hash  e38af8bfac9ecfc4
+#   text hash     1adf77a90f10f682
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

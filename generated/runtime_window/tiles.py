@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7c9b70082f939a87
-#   text hash     652da4a6b6d40299
+#   content hash  cc653986113c69a3
+#   text hash     19da834432dc0d8b
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

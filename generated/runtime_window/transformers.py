@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7ffd8141de60fd6e
-#   text hash     d8e697f691bc8a73
+#   content hash  6ae38923d3f8c756
+#   text hash     7baa5d252d60a497
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

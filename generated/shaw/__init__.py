@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  654fb7668ce50cf1
-#   text hash     66b7c152112a8dc4
+#   content hash  ccdbdb3a64d833d6
+#   text hash     50d3f617b3dc5f09
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

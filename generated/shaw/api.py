@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bc27a758f0d6cc04
-#   text hash     0aae3ff204c83db2
+#   content hash  684e38d4ede7dc6a
+#   text hash     a785d66c3e905634
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

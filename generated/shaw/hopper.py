@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  183cfc118a71e062
-#   text hash     b3247e7ed7d5be0f
+#   content hash  cdaf464f9701f98b
+#   text hash     3e95aa75f4ccd955
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  62bafb40da20852d
-#   text hash     30be3c4772e518ec
+#   content hash  70d03a0d470bb43f
+#   text hash     6e0a8273fe6d19c7
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

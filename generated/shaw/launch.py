@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6a9ef54a40b0cb49
-#   text hash     d980e5b41ef97a0a
+#   content hash  dae08f33225a88f9
+#   text hash     2c5fc9eef559f0aa
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  180c1de20a932c96
-#   text hash     2ee1e3a69532edbb
+#   content hash  8cbbff8d070514c2
+#   text hash     54173a67cb1fb40b
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

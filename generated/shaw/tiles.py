@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9f92bd4df554f57a
-#   text hash     edaf3b0babb102af
+#   content hash  2e830e81f781e59f
+#   text hash     234b9156f0791323
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

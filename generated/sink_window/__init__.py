@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ae5d46d91f0d9637
-#   text hash     a90e93e2a2e1fbe7
+#   content hash  8d1dc031ba733cb9
+#   text hash     881ca88297eca55f
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  831b736c117acf19
-#   text hash     dfbdb0b38abc2aae
+#   content hash  f8eb1159e8d2857c
+#   text hash     45a930d01781bb06
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  df9e0b983cd33089
-#   text hash     28c0d0a4537ae570
+#   content hash  e3ae832eca7a52ed
+#   text hash     8c847b909bf29569
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  60f3ea299c3ad434
-#   text hash     dd600798ec1c7c08
+#   content hash  1793a6eac225cd5e
+#   text hash     368d6a76b585756b
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fe1e35df01b6d5b8
-#   text hash     cd2ef6d80ef78552
+#   content hash  1c625844acc20b9a
+#   text hash     7ce094ef0a834023
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

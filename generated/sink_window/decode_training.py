@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b49076473a011424
-#   text hash     c69b5a9812fd8714
+#   content hash  7ea28817b863b25a
+#   text hash     d5c958dbcd87a26c
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  76a541be1842e943
-#   text hash     736b06b754b50983
+#   content hash  5393ff9e38aaf178
+#   text hash     be2bd4ee67495521
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

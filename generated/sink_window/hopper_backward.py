@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2ac921d87fd2a29a
-#   text hash     a6df4c0dadf040a0
+#   content hash  d56d9a6fcd635c0f
+#   text hash     6a97a726747ca28b
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e1741dd8601d1730
-#   text hash     f2505f9c2d2a94a3
+#   content hash  8808d130a899c4a4
+#   text hash     fb5d1437271c07bd
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3aa863261fced7d7
-#   text hash     9d736005899a0fa8
+#   content hash  8335967f9e7e7ffa
+#   text hash     9c277ed31856bce9
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

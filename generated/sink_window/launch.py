@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e1d30682f751ea78
-#   text hash     002317eadeee7a51
+#   content hash  58c4ec94524ca97c
+#   text hash     99fb036b88e0c6b2
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

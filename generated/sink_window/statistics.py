@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  198b7fadf4632bfc
-#   text hash     04c489127c97a2aa
+#   content hash  79e7fca91e56fc1d
+#   text hash     cb3ae11d0573dfbb
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3ae0d7e332b99e46
-#   text hash     bff1361e64ad2253
+#   content hash  3ba460a6fdd4de7f
+#   text hash     1fe321c83e11f317
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

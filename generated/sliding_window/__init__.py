@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  01f5fd7a5701d596
-#   text hash     08d2b857788fb4f5
+#   content hash  057180223eeed4d1
+#   text hash     4293f54c90d15ac9
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

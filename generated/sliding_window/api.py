@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  aac4d93e10595168
-#   text hash     d01b44dcf9769afd
+#   content hash  558e4a884c9f33cc
+#   text hash     19753a848fd35463
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

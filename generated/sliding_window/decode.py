@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  133b91d6aa0d7606
-#   text hash     c9a4b2cb465f64e1
+#   content hash  55364a967b702b73
+#   text hash     4860bfe382ee62df
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  229ab4a4f5ace240
-#   text hash     6518a74446414d7c
+#   content hash  c7423bea632b6a06
+#   text hash     be2e14451416906a
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8698692279dadb8d
-#   text hash     62ee2748a482fd7b
+#   content hash  55042745734b504e
+#   text hash     d9562ef212e7893c
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1e3b04e6eea18cc1
-#   text hash     3df2274b099f2ae4
+#   content hash  528b0c945d5151b8
+#   text hash     54570fe7f5c4e24e
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b1a443221617ec82
-#   text hash     c974642a8ad5bc5d
+#   content hash  8e21a8157fce1ffe
+#   text hash     99d553ae37876ae9
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3430457b1ee3be2b
-#   text hash     94ebe839173e2d31
+#   content hash  220b47e21c13e326
+#   text hash     415ba7964c851c53
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

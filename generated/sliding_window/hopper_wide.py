@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ec0e2a549249ddde
-#   text hash     6e160a0d8abe4e6f
+#   content hash  b7b52f51cc3fb6bb
+#   text hash     82c138db2aff6512
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

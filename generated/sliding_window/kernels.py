@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9b67fb103fe886fc
-#   text hash     c7f342a29d494d56
+#   content hash  f84fe3dc10abbc9e
+#   text hash     01032fd4211dd6bb
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bb7c380a796d83e7
-#   text hash     1105e1eecf914ed1
+#   content hash  5617e4b721bebace
+#   text hash     b45c840ad74d474a
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

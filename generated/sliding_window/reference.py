@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  027d38f2b03ef924
-#   text hash     4e111f55bec209af
+#   content hash  21c6c8ebee1c222c
+#   text hash     77959b970576e1ba
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  be38d5467a543070
-#   text hash     660400a7f76324a0
+#   content hash  c1d0d18abc15cc13
+#   text hash     436c54c431acdc31
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1da9518329353c17
-#   text hash     1d61b4d5b77f63a7
+#   content hash  90f3fc43972ef6ef
+#   text hash     1b10503baf118168
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  01ef19c4722da83d
-#   text hash     28d2f9c9662cda04
+#   content hash  37b87f87fa30848d
+#   text hash     c3755b9c8b133419
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

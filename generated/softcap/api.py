@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b88ea8ccee21ac09
-#   text hash     b145d6c6c79aefd7
+#   content hash  45fa9dba02e1a1c4
+#   text hash     4cd01b7609804e00
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2ece7903f0922ee2
-#   text hash     63f8646bd4354375
+#   content hash  2a594167010cf21b
+#   text hash     a29a01d4ed2492df
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1626c74f9d44d78d
-#   text hash     189b509e24dc3544
+#   content hash  4c5a2191783daafc
+#   text hash     bda48f7e55aca3c9
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f5efb084cba9ab10
-#   text hash     e36769d55d105712
+#   content hash  0e193599c9ce2bd0
+#   text hash     45e3a4b865801065
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  818d49e0561f48c8
-#   text hash     82e48f8e99873ec6
+#   content hash  fe730e2208368292
+#   text hash     4104772b4d9b03f3
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

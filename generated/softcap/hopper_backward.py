@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e73337b59d7d438a
-#   text hash     32cf692c6cccbc27
+#   content hash  3a9178b4b1e0fbeb
+#   text hash     7de7704af0b9274d
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

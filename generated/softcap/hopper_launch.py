@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3298823fd472dd95
-#   text hash     12ba87de01f62144
+#   content hash  fc146c3ce039bc67
+#   text hash     c4f5adcbd75ffe4a
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

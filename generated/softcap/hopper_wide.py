@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  64ec2ac7dde509b9
-#   text hash     df7a1a43b8e311b1
+#   content hash  545b5ff40d19568d
+#   text hash     a7f24b6ddcfb8da2
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1e5ec0715b6028a2
-#   text hash     19f8c39c0a09e5e7
+#   content hash  daabd40f4557da9c
+#   text hash     5a83a232df219afc
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

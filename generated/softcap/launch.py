@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7813295c01992060
-#   text hash     8775cdd51f83fda7
+#   content hash  08a58d84c35f83e1
+#   text hash     20f9ecbd17c44b8d
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

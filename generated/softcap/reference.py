@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  80fb17aa9802937d
-#   text hash     90559395c3396f13
+#   content hash  67441f89c60461e5
+#   text hash     638abc423079cd13
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

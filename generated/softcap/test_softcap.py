@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  601e4544f9dd39f3
-#   text hash     e8615346a35eae67
+#   content hash  9cd25a554c8f25c8
+#   text hash     bee3a748c146d7d1
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a28c518d202aae7b
-#   text hash     9b60fb9257137ac3
+#   content hash  2aafc562b7eecf48
+#   text hash     c966742fa082e949
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2f80e0d8151bef1d
-#   text hash     4d1ae2d9903c1a65
+#   content hash  2f7a9caf71055478
+#   text hash     627b53798dc2baa2
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  79c129eead68dc32
-#   text hash     21a4eb31b6906bb6
+#   content hash  dcc242d400dd3a60
+#   text hash     008eaf7f665d2b35
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

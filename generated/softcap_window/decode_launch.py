@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0dcc9acc8abf71ca
-#   text hash     ce1216b00a5fe7f1
+#   content hash  ce3fc2d4d51d5c6c
+#   text hash     7404bcbe37770253
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

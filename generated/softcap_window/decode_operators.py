@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  85f7f4ee074bdb5f
-#   text hash     a9523067078d43e0
+#   content hash  c6ae6d5b44238ad5
+#   text hash     7ce1fccda52fbe67
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

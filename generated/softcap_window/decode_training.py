@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9bf675eca7022f86
-#   text hash     48bbc2b9a1050257
+#   content hash  20bd0bd2707195c9
+#   text hash     2a48a93fa62a131d
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7a5c7af6e2145f70
-#   text hash     a5b109f43d8a64e2
+#   content hash  609febb42023b55b
+#   text hash     3ee663c3d49ab23a
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  419ea8cbd01a52e7
-#   text hash     4e790bef0cdc0b1b
+#   content hash  206da43abeb1b7a5
+#   text hash     2d707a3629d9c935
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

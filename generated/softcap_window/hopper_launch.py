@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ddaf1d698f4074a5
-#   text hash     644367cb50ed810e
+#   content hash  489f75410370b21a
+#   text hash     d5eeee58bc74d752
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4ff94bbffa36e9c8
-#   text hash     2905500506142666
+#   content hash  a82d32a3a151fcbb
+#   text hash     c6c457c5e73a1f73
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b34f403205a951cf
-#   text hash     490d49306fc4cee4
+#   content hash  9fa97dac08d0d52b
+#   text hash     2c69469e598ffa1b
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5aaa2845d9c8da97
-#   text hash     6fecd3e44b50c3c8
+#   content hash  ff2ea31491f438f3
+#   text hash     cab02002cea4bfd9
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  850482a8e3885991
-#   text hash     5a179f790edb6f06
+#   content hash  2ee0b5a0e7467bc6
+#   text hash     d6ded02a87f546f8
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2dedcc2335472da7
-#   text hash     753c3959788792e0
+#   content hash  2b6e3eab764a9634
+#   text hash     fd5a68086fafd84c
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

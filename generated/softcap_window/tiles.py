@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5cf4c511aba65546
-#   text hash     769cda83c30cd3a9
+#   content hash  2ed4e91a15349dd8
+#   text hash     f5b23f409ae72743
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f29d01405906321e
-#   text hash     47710ea3b4631352
+#   content hash  96acb5782e49e6f9
+#   text hash     7ae197f20ad4dda0
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  deafdc25dedbf8dc
-#   text hash     401da8ca6fc2c3be
+#   content hash  43801db72b41ec71
+#   text hash     97b796c96d14c063
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

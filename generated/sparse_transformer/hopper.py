@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  bd243f35cb9ad4bd
-#   text hash     25282999005e5e00
+#   content hash  c14a0cfddf6478ae
+#   text hash     8467e7ff891b78bc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5ecd988779034fd1
-#   text hash     ce064f155190982d
+#   content hash  5ea0ada967c420e2
+#   text hash     613153222e83e37f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e8572ac65c5ea518
-#   text hash     744983ed8e6fe2c4
+#   content hash  b0b14d3820edc88f
+#   text hash     db0d12aac9d4f0e2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

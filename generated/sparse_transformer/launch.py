@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1532a7f3629cf937
-#   text hash     2bedfdcd9101bb69
+#   content hash  745a82fc4fc21458
+#   text hash     2c3f50b98e0f3da8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6969e7762091171c
-#   text hash     b8e8708df84a0e86
+#   content hash  e3c38a8444b651e4
+#   text hash     5f56887f65a3a1f1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0b48dafd49e32b9d
-#   text hash     331582baccd9e8b9
+#   content hash  21c2c93282a82371
+#   text hash     33b50d9fd86a6435
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  53bd8b816da44199
-#   text hash     f3d8070884e43b76
+#   content hash  87d77ceb8e018bbc
+#   text hash     51f666301f71ebad
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

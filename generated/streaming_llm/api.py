@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c980cf7e19c83dbd
-#   text hash     5da452545758a1f7
+#   content hash  616d2c3c3bb1ff0f
+#   text hash     0c8973fed565d4da
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8d5ba5b30c5457f7
-#   text hash     193477e4cb4001d5
+#   content hash  88205769ab5f3ce5
+#   text hash     728a4371ddc398ee
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c3fd1648ea5a9eca
-#   text hash     c7c0cc233e84bdab
+#   content hash  b7570939c5f563ec
+#   text hash     93c54071a4f28adc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e28b23765e946327
-#   text hash     c5a55d6aa93a758d
+#   content hash  7b7696e5933c9f38
+#   text hash     7a390cffc3556a9d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ebef1027b727b7df
-#   text hash     6b10fddd649602b7
+#   content hash  149a39d9ed393d48
+#   text hash     4d8f52f6e70a3767
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

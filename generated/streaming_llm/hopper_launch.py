@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9d1becdd7c748f56
-#   text hash     fae7763fc2e11887
+#   content hash  b7aebc5b485707df
+#   text hash     86b32a457df4c54f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  837d53bd5ed12cf9
-#   text hash     823ae6fd7be87e7e
+#   content hash  bffff3a0b0cada47
+#   text hash     fc8c4fac36043e5e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

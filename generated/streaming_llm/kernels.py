@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d627b6cdcde6feb7
-#   text hash     3a21afb6bdfa76c4
+#   content hash  c1f958d889fb4950
+#   text hash     4d859815db3b6e65
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

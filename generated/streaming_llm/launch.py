@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  15930243b25b9d20
-#   text hash     db6093edc55e1df0
+#   content hash  98df8f3863933af5
+#   text hash     f736bbe03b9c1b55
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

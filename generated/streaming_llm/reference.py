@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  87a2f6a30d0a249c
-#   text hash     c7e973ba153892f2
+#   content hash  c70168593f5acb92
+#   text hash     532ffb40b7be7eac
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

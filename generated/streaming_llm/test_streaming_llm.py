@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  09dc9d814fcf0c75
-#   text hash     1b22489875d0a10f
+#   content hash  62684b18aaf791a6
+#   text hash     e15af81f0a774218
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

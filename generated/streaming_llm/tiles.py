@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bed7e30d17c31c54
-#   text hash     84f636c28ae0e32e
+#   content hash  a0044048f4d257ba
+#   text hash     a1462c70ddf08bcf
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  278bde4d0ea962ee
-#   text hash     3ce96d0e1fd8b2a3
+#   content hash  1d377564647522c5
+#   text hash     711767d81d5d7c90
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

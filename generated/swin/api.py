@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  529fec68879b9870
-#   text hash     bd7cc2900817e9dc
+#   content hash  446a53e615875b47
+#   text hash     dd54f51d4bb01cb7
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a7be13484a2cf151
-#   text hash     49342e650e186af8
+#   content hash  12559188260e57f5
+#   text hash     77ed9fdf935913dd
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d229570ea569d06d
-#   text hash     03d48a5981b93972
+#   content hash  6ea28050ba6c7e79
+#   text hash     036634f0ccbb5e8f
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9ac31cb999fa7b1d
-#   text hash     a0d3a19dc7cff871
+#   content hash  db12261474e8eb48
+#   text hash     c6556c6fb42821ca
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ff585c4b28e6ed4d
-#   text hash     110c9001af1af48e
+#   content hash  58e932a45abfd3e1
+#   text hash     974a7b14b36e906d
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7295217e704d4e07
-#   text hash     14df0f23a1859db7
+#   content hash  2d4e89446909d58d
+#   text hash     c20343c724105bcc
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dc7d7be114ffec8a
-#   text hash     3e40c764cd9d9adc
+#   content hash  35804ff1458ab134
+#   text hash     84e29565fb289593
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

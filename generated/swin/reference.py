@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b31ba3d943c79a49
-#   text hash     04ee016125c24752
+#   content hash  b8f848ab1d2022a2
+#   text hash     206aa1af7e913d1c
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  59c6aa78d3adba6a
-#   text hash     30a0beb634083bfe
+#   content hash  23a38a71bc096fb6
+#   text hash     86c30cad94becaf5
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

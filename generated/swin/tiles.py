@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9a002db38a60480d
-#   text hash     41ef13e5a6dd18a3
+#   content hash  cae041fcbb58cbbe
+#   text hash     c2dfc6e64fb477ac
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3151a0fa6fe88c9e
-#   text hash     854706dcd7a71fa0
+#   content hash  a57100919ef92f6d
+#   text hash     b60fe229eb906cd8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

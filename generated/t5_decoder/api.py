@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eba5599d01f35fb0
-#   text hash     27f791b1685af559
+#   content hash  2f48f25de1b5e0f6
+#   text hash     5c01d13cfe7915e4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  123d452f5ed823f7
-#   text hash     5be6ff2da52d97e6
+#   content hash  a30da6ff91dd8dc8
+#   text hash     a4e2b7ecd3c78af1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bf258d192755835a
-#   text hash     4315ca9b8b3e8e7d
+#   content hash  4216d454518ca699
+#   text hash     7673d6512378e9be
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ef51690a4f4a3be1
-#   text hash     d89d470f2b440f8a
+#   content hash  4b737ebc789d0f8b
+#   text hash     08441e86a9a97222
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

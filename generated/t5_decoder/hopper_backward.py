@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  18f42ffa332df1d7
-#   text hash     2c9b92e4b75dcf9f
+#   content hash  a2de6f5c8bcae38d
+#   text hash     03ec4845f8c7a18b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  46dd4a6e9c30e5bb
-#   text hash     7ad19d89996b7b40
+#   content hash  9de90223ef85059c
+#   text hash     20f5b2401ac0ae1e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3e21f33083916261
-#   text hash     d2e26721e0e42901
+#   content hash  7c2c3762fc8079fd
+#   text hash     ce0fa7ce40c04afe
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  95dacfceaf8b43b3
-#   text hash     0ee9045de47c0782
+#   content hash  4a456de701d1074f
+#   text hash     3f9102ba02fafa1a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bb920969a05795da
-#   text hash     07c5f6616283d780
+#   content hash  c394c2a46638cc49
+#   text hash     313066647cbc5860
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

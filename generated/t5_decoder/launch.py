@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  37ab20778613dccd
-#   text hash     065af1cab155bd03
+#   content hash  86b2040a0a5a2f1c
+#   text hash     8f3329abfdcef297
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

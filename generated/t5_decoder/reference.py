@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ecf6447d184710c6
-#   text hash     61f6c9b4a02098eb
+#   content hash  7a2bb5e312874df0
+#   text hash     7e3463941332f048
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eb17994632bf84b4
-#   text hash     aa3cc4c80783dc76
+#   content hash  4c34f8d96e6ee286
+#   text hash     85d0828d5ca16630
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

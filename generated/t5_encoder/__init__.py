@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  36a2a829194d72a8
-#   text hash     57a51f61afa22eb7
+#   content hash  624cb1d0d93691ba
+#   text hash     9825ac4410d29fd1
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ead2277638a6b011
-#   text hash     5ab4d9a8f290c113
+#   content hash  27f5c5b2de0158cd
+#   text hash     d4fc88ba142ec231
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

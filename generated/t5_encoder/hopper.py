@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e179e5a6600dfa36
-#   text hash     2c15d5ccae141dbe
+#   content hash  b40543aecc772d82
+#   text hash     bfa7bf34f4bcaea1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

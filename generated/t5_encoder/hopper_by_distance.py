@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  152856be80b8aa4e
-#   text hash     25a3283a27e83ffb
+#   content hash  c9209b29695ecc85
+#   text hash     f0dc724799256706
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

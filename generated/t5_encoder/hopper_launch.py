@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9cf82c8b6d861f21
-#   text hash     cddf09bb7aa6238f
+#   content hash  d7bdba454421937f
+#   text hash     b4906ef713246930
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  443505e0d96714f9
-#   text hash     6583a73321ca2cfe
+#   content hash  8aac42a96a44ffc7
+#   text hash     90af3941247e763b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

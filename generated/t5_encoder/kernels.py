@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f670e508b6511515
-#   text hash     1c481567cd3eb00c
+#   content hash  a4795d305be9bed3
+#   text hash     5882f7be18b8909a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  44825a06256e7e3d
-#   text hash     ba983694080758b8
+#   content hash  da1e7f9141647009
+#   text hash     882ba145b83b5d3d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

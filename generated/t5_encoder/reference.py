@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0088719f96d62920
-#   text hash     27aa66c32598c444
+#   content hash  f7cf0ee76ae989b6
+#   text hash     6d045689588495c8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

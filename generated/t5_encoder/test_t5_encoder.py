@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  953179c821411d8b
-#   text hash     2e9a0feafc85aa47
+#   content hash  a8c98434e080868e
+#   text hash     372fda50b1e210c4
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

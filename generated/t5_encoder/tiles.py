@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  282cb1c20f1ef75a
-#   text hash     b8e97027a3a46338
+#   content hash  54905cf8a6d0ca0e
+#   text hash     9f41b5fe8642db6d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  22c04957da21f076
-#   text hash     cceb9a4d9203034d
+#   content hash  816ef53b521f0302
+#   text hash     ee5610c567421208
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

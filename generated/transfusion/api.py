@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  13246da0da3b6c9f
-#   text hash     45879a5e854cd64a
+#   content hash  efba2f4a7a4936e8
+#   text hash     40a2d5692c1755b7
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

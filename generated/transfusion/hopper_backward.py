@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  61503c8755b4a47e
-#   text hash     fa6e7fb40f9ba0ef
+#   content hash  4ea246ad54f9eeee
+#   text hash     b567038ddfc0c02f
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

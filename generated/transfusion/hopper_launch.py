@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bafe86bccdd09420
-#   text hash     f6895696ffc31a0f
+#   content hash  0e3eebbe29fb30b2
+#   text hash     6f6eff32b3632bcb
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

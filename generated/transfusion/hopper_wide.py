@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  656a32bd0f6ac5ed
-#   text hash     2de1e10e62cf7b16
+#   content hash  175d8556bce5d93c
+#   text hash     c6889e3396022949
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a687846cd9b656d1
-#   text hash     8a693c483995488e
+#   content hash  01ce7f28ca1b9056
+#   text hash     72b75da0ae793874
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  323773c00b781445
-#   text hash     c71b7253b12a79f1
+#   content hash  39b9ebc066bac591
+#   text hash     307e6d1dfc1ba132
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

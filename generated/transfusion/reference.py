@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2f180406cfb0de57
-#   text hash     4dd37843ff21fee7
+#   content hash  52cb5fc197034c51
+#   text hash     20d29870e8860ac4
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  62d3bddbe8bea1a9
-#   text hash     1a822b529963f61f
+#   content hash  5beba5dd0393dbe5
+#   text hash     0ff1a56afa317ee0
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9a357c5fcc1fb268
-#   text hash     373c94f7c350b36f
+#   content hash  7e93810bdaffc8ff
+#   text hash     75bbe082afaf9905
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

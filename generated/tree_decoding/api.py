@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8d0dc9ca996395bd
-#   text hash     410124e3b156acf4
+#   content hash  abc3ead45532bd17
+#   text hash     e25828339bb15ac6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8c6c281905ff671b
-#   text hash     f27b6dba6bed8630
+#   content hash  1c76582732586dad
+#   text hash     50a80576c631b6b5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cfd4ba80d94e2650
-#   text hash     f283d359521a81ee
+#   content hash  42ab8c75a8d69c31
+#   text hash     51bef136584e4c01
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4d291ccdc0181977
-#   text hash     7fce1b4ae6e8ef07
+#   content hash  426858b2ce76a015
+#   text hash     e42c7ff9b412fe70
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
 

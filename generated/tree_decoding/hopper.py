@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d0b99e391041df14
-#   text hash     4e82ea19c595a251
+#   content hash  eb9879bacde80f21
+#   text hash     da172c9bfe3e17e3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bf573091c40c14b1
-#   text hash     4b55234e8eaee9a0
+#   content hash  dc50ec09657f3e30
+#   text hash     5d6d15c2d647cfc3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

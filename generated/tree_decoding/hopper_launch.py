@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  23b4f8ea9f759294
-#   text hash     6689fd13ae917b53
+#   content hash  2a700805db521f6f
+#   text hash     b3fb27845cf6907a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

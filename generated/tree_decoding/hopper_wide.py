@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9574801ea9dc700f
-#   text hash     5bbd07203fe9842b
+#   content hash  9593adbc00ed2dce
+#   text hash     e9fa2c73c899adf9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

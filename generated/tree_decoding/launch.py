@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f1460ade43fe209c
-#   text hash     5c60a16b9d0f4bcd
+#   content hash  fbf7fc8aec6f4ee1
+#   text hash     05110c6ae02646c2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9c07ae9ce55ff49d
-#   text hash     e3b0efb20c7046d1
+#   content hash  7654f83b992dbe6e
+#   text hash     798346a88ddc1ecc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  15fb67b14f236236
-#   text hash     23c692c38f7efe40
+#   content hash  7a0303e30bdc8f7c
+#   text hash     fffc6674f8643a77
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 from .distances import DISTANCE
 from .linear_forms import Linear, atom, linear, variable
-from .shifts import period
 from .tree import COMPARISONS, SCORE, Node
 
 _OF_HEADS = ("h", "kv_h")
+_Q, _K = variable("q"), variable("k")
 
 
 def parts(node: Node, known: Callable[[Node], bool]) -> Iterator[Node]:
@@ -26,27 +26,26 @@ def parts(node: Node, known: Callable[[Node], bool]) -> Iterator[Node]:
 
 
 def _by_distance(node: Node, known: Callable[[Node], bool]) -> bool:
-    leaves = [n for n in node.walk() if n.op in ("var", "local", "input")]
-    read = {n.value for n in leaves if n.op != "input"}
-    shared = all(known(n) for n in leaves if n.op == "input")
-    if not (shared and {"q", "k"} <= read <= {"q", "k", *_OF_HEADS} and period(node) == 1):
-        return False
-    # positions may also cancel out in other ways, as in (2 * q + 1) // 2 - k
-    return not {n.value for n in at_distance(node).walk() if n.op == "var"} & {"q", "k"}
+    shared = all(known(n) for n in node.walk() if n.op == "input")
+    read = {n.value for n in at_distance(node).walk() if n.op in ("var", "local")}
+    return shared and DISTANCE.value in read and read <= {DISTANCE.value, *_OF_HEADS}
 
 
 def at_distance(node: Node) -> Node:
-    """Such a part as an expression of `distance`."""
+    """An expression with `distance` in place of differences of positions; a part has no other positions left."""
     if node.op in COMPARISONS and {arg.type for arg in node.args} == {"int"}:
         left, right = node.args
-        form = linear(left) - linear(right)
-        if times := form.factor(variable("q")):
-            return dataclasses.replace(node, args=((atom(DISTANCE) * times).node(), at_distance((-_rest(form)).node())))
-    if node.type == "int" and (times := (form := linear(node)).factor(variable("q"))):
-        return (atom(DISTANCE) * times + linear(at_distance(_rest(form).node()))).node()
+        times, rest = _apart(linear(left) - linear(right))
+        if times:
+            return dataclasses.replace(node, args=((atom(DISTANCE) * times).node(), at_distance((-rest).node())))
+    if node.type == "int":
+        times, rest = _apart(linear(node))
+        if times:
+            return (atom(DISTANCE) * times + linear(at_distance(rest.node()))).node()
     return dataclasses.replace(node, args=tuple(map(at_distance, node.args)))
 
 
-def _rest(form: Linear) -> Linear:
-    """A sum without the terms of q and k, whose factors cancel."""
-    return form.without(variable("q")).without(variable("k"))
+def _apart(form: Linear) -> tuple[int, Linear]:
+    """How often a sum contains the distance, if it contains positions in no other way, and what else it contains."""
+    times = form.factor(_Q)
+    return (times, form.without(_Q).without(_K)) if times == -form.factor(_K) else (0, form)

@@ -286,10 +286,6 @@ class Plan:
             *(self._pass(pair.kernel, pair.terms, {}) for pair in own.pairs),
         )
 
-    def rows_of(self, x: str) -> str:
-        """Text of the number of rows of a tensor."""
-        return f"{x}.shape[{self.storage.outer.index('token')}]"
-
     @property
     def room_for_sums(self) -> tuple[str, ...]:
         """The host's statements that allocate the gradients in `summed_at_once`."""
@@ -321,7 +317,7 @@ class Plan:
         if self.storage.entries and kind == "lse.new_empty":
             kind = "(lse.new_empty if entries is None else lse.new_zeros)"
         rows = "q" if access.row_axis.kind == "query" else "k"
-        count = f"{access.input.name}_sums.shape[-1]" if access.input.scan else self.rows_of(rows)
+        count = f"{access.input.name}_sums.shape[-1]" if access.input.scan else self.kernels.rows_of(rows)
         return f"{total.name} = {kind}({self.storage.heads}, {count}{entries}){self._wanted(total)}"
 
     def _pass(self, kernel: Kernel, terms: KernelTerms, made: dict[int, tuple[str, str]]) -> Pass:
@@ -376,7 +372,7 @@ def build(spec: Spec) -> Plan:
 
     written = sections.build(kernels, frozenset(helpers), tuple(x for x in spec.inputs if x.default))
     names = frozenset(function.defines for section in written for function in section.functions) | {"LOG2E", "GRAIN"}
-    on_hopper = hopper.build(kernels, names)
+    on_hopper = hopper.build(kernels, names, tables)
     learns = any(given.grad for given in spec.inputs)
     added = on_hopper.kind if on_hopper else ""
     seen = on_hopper.weight if on_hopper else weight

@@ -61,6 +61,10 @@ class SharedParameters:
         """Text of the number of queries or keys of the longest sequence, and of a tile."""
         return f"{self.storage.longest[SIDES.index(side)]}, {BLOCKS[side].lower()}"
 
+    def rows_of(self, x: str) -> str:
+        """Text of the number of rows of a tensor."""
+        return f"{x}.shape[{self.storage.outer.index('token')}]"
+
     def tiles(self, side: Side) -> str:
         """Text of the number of tiles of queries or keys in the longest sequence."""
         return f"runtime.cdiv({self.parted(side)})"

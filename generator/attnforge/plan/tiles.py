@@ -176,9 +176,8 @@ def tables(
     faster: dict[str, dict[Columns, tuple[int, ...]]] = {}
     least: dict[str, dict[int, int]] = {}
     layers += (f"given_{weight}", *((f"packed_given_{weight}",) if packed else ())) if given else ()
-    drawn = weight == "drawn"  # measured by itself
-    drawn_alone = drawn and not added.startswith("tabled")
-    layers += (added, *((f"packed_{added}",) if packed else ())) if added and not drawn_alone else ()
+    drawn = weight == "drawn"
+    layers += (added, *((f"packed_{added}",) if packed else ())) if added else ()
     near = reach and weight not in _FAR_OR_NEAR and not (drawn and not reach.known and not reach.numbers)
     for layer in (*layers, *(("left", f"left_{weight}") if near else ())):
         for its, limits in found["faster"].get(layer, {}).items():

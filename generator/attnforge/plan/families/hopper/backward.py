@@ -9,7 +9,6 @@ from functools import cached_property
 
 from ... import programs
 from ...analysis import IN_LOG2
-from ...common_values import CommonValues
 from ...loops import Loops
 from ...parameters import Kernel, Parameter, Step
 from ...statements import Block, Bundle, Call, Comment, Loop, Statement, names, needed, reads
@@ -54,11 +53,6 @@ class Backward(Weights):
     def frame(self) -> Frame:
         """The kernels that run before and after the one that multiplies."""
         return Frame(self.shared)
-
-    @property
-    def apart(self) -> CommonValues:
-        """Values that several of these kernels take and the host computes once: none."""
-        return CommonValues()
 
     @cached_property
     def parts(self) -> tuple[Parameter, ...]:

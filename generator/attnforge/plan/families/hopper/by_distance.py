@@ -129,8 +129,7 @@ class Table:
             Statement("distance", "first + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)", shape="[BLOCK]"),
             Statement("place", f"{row} + distance"),
         )
-        k_rows = f"k.shape[{p.storage.outer.index('token')}]"
-        sizes = (Parameter("Hq", "i32", "q.shape[-2]"), Parameter("k_total", "i32", k_rows))
+        sizes = (Parameter("Hq", "i32", "q.shape[-2]"), Parameter("k_total", "i32", p.rows_of("k")))
         read = reads((*loads, *body))
         given = (
             *parts,
@@ -156,7 +155,7 @@ class ByDistance:
     tables: tuple[Table, ...]
     shared: SharedParameters
 
-    @property
+    @cached_property
     def launched(self) -> tuple[tuple[Table, Kernel, Kernel | None], ...]:
         """Each table with the kernel that evaluates it, and that of its gradient, if there is one."""
         p = self.shared
@@ -311,13 +310,13 @@ def build(p: SharedParameters) -> ByDistance | None:
         else _learned(terms, part, [calculus.constant_slope(score.score, made[part]) for score in scores])
         for part in found
     }
-    whole_gradients = _complete(terms, found, learned.values())
+    complete = _complete(terms, found, learned.values())
     tables = []
     for part, given in inputs.items():
         alone = ScoreTerm(given.name, by_distance.at_distance(part))
         own = _reduced(dataclasses.replace(spec, masks=(), scores=(alone,)))
         mine = learned[part]
-        tables.append(Table(given, own, mine if mine and mine.total.access.input in whole_gradients else None))
+        tables.append(Table(given, own, mine if mine and mine.total.access.input in complete else None))
     return ByDistance(whole, tuple(tables), p)
 
 

@@ -17,7 +17,7 @@ from ...shared_parameters import SharedParameters
 from ...statements import code_names
 from ...storage import of_all_rows
 from ...tiles import Weight
-from . import additions, by_distance, dropout
+from . import additions, dropout
 from .additions import Added
 from .backward import Backward
 from .by_distance import ByDistance
@@ -36,6 +36,7 @@ class Hopper:
     shared: SharedParameters
     functions: tuple[Function, ...]  # besides those that all such files have
     known: frozenset[str]  # the names that kernels.py defines
+    by_distance: ByDistance | None = None  # the parts of scores that are evaluated once for every distance
 
     @cached_property
     def forward(self) -> Kernel:
@@ -45,11 +46,6 @@ class Hopper:
     @cached_property
     def _forward(self) -> Forward:
         return Forward(self._read, self._read if self.by_distance else self.shared, self.added)
-
-    @cached_property
-    def by_distance(self) -> ByDistance | None:
-        """The parts of scores that are evaluated once for every distance, if there are any."""
-        return by_distance.build(self.shared)
 
     @cached_property
     def _read(self) -> SharedParameters:
@@ -66,7 +62,7 @@ class Hopper:
 
     @property
     def apart(self) -> CommonValues:
-        """Values that such a launch takes from what other kernels have in common: none."""
+        """Values that launches of these kernels take from what the portable ones have in common: none."""
         return CommonValues()
 
     @property
@@ -79,7 +75,7 @@ class Hopper:
         """The name of a row of tiles.yaml for what they do in place of evaluating terms; "" if there is none."""
         if self.by_distance:
             return f"tabled_{self.shared.analysis.by_query.weight}"
-        return self.added.kind if self.added else ""
+        return self.added.kind if self.added and self.weight != "drawn" else ""  # dropout is measured by itself
 
     @cached_property
     def added(self) -> Added | None:
@@ -196,10 +192,13 @@ def serves(spec: Spec) -> bool:
     return "hopper" in spec.targets and not spec.latent and spec.algorithm.backward
 
 
-def build(p: SharedParameters, known: frozenset[str]) -> Hopper | None:
-    """The Hopper kernels of a variant, if it has any; `known` are the names that kernels.py defines."""
+def build(p: SharedParameters, known: frozenset[str], parts: ByDistance | None) -> Hopper | None:
+    """The Hopper kernels of a variant, if it has any.
+
+    `known` are the names that kernels.py defines, `parts` those of its scores that are read by distance.
+    """
     spec = p.spec
     if not serves(spec):
         return None
     functions = jitted("hopper/packed", "clear_rows", "clear_behind") if p.storage.cut else ()
-    return Hopper(p, (*functions, *Dropout(spec).functions), known)
+    return Hopper(p, (*functions, *Dropout(spec).functions), known, parts)

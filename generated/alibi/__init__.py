@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1d5bf32c1a2cb688
-#   text hash     10f1cf89ac3f2d1d
+#   content hash  68cd6c38ae61e75b
+#   text hash     3f3fec116ec6f751
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  61acae684b7d6656
-#   text hash     fecf38ac4db7ec84
+#   content hash  83fc1c47c943810f
+#   text hash     0284021feb603768
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5df1d809a3d60c2d
-#   text hash     cff011c4c2da5e73
+#   content hash  496acc4c0049872c
+#   text hash     1be5f07cab1445cf
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

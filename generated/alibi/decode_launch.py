@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a877e43a28f3bce6
-#   text hash     ce91e52be4bf6aab
+#   content hash  b77f45bcafdec077
+#   text hash     135d8c010d462f0b
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

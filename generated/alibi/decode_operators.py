@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a08f48ec2c56e5a1
-#   text hash     3addca8e3a9ceab1
+#   content hash  31b80cce78ee4d3b
+#   text hash     52a6e7975b596ccd
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

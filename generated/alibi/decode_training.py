@@ -1,17 +1,17 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  40053214fe373fb1
-#   text hash     72960d4b03f21fe5
+#   content hash  f7d80d1a03c78738
+#   text hash     9d4a7f7a0026df98
 #   render with   attnforge render specs/alibi.yaml
-"""Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
+"""Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 
 Nothing here waits for the GPU: lengths stay there, and sizes follow from the bounds of the call alone.
 """
 
 import torch
 
-from . import runtime, launch, arguments, decode, decode_arguments  # runtime first: it explains a missing triton
+from . import runtime, launch, arguments, decode, decode_arguments  # runtime explains a missing triton
 
 
 def check_numbers(bitwise, split_size):
@@ -109,7 +109,7 @@ def _of_call(call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqle
     first_key = none if k_starts is None else torch.minimum(k_starts, k_cache.shape[1] - k_len).clamp(min=0)
     k = keys_of(k_cache)
     v = keys_of(v_cache)
-    # the same as `entries` of arguments.py for such lengths
+    # the same as `find_entries` of padding.py for such lengths
     entries = torch.stack((none, q_len, first_key, k_len, begin), 1)
     found, lse = launch.attend(queries, k, v, entries, in_slopes, scale)
     lse = launch.natural(lse)

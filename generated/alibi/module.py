@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  eac54debf7a5cb6b
-#   text hash     66575d50e0b11a8d
+#   content hash  cfece12bb05a5606
+#   text hash     567dca495d93c7eb
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

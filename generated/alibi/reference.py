@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d8b786a7ee7e0ae5
-#   text hash     04c66ecaeeafc0a5
+#   content hash  2b108bcecd629fd7
+#   text hash     88ed0abf5efe7c81
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

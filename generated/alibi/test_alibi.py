@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fa3714e75b203ab0
-#   text hash     a58473052d9a6fcd
+#   content hash  9b42945498b4f65d
+#   text hash     39a4788c2c3519bb
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

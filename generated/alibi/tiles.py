@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c5d38506b91fab9e
-#   text hash     a2bf37bf764c1415
+#   content hash  030406eb64a6c15c
+#   text hash     08d76f61b59787d9
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e881ef1a1e19e0ec
-#   text hash     3398672ce6b035ea
+#   content hash  4a514ebeaae367db
+#   text hash     3f46f2744f428fe2
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

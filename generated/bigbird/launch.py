@@ -1,14 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d22b2c0fe9b2a741
-#   text hash     a9e1dc490f25b0c5
+#   content hash  d2de735898ca9f21
+#   text hash     e5ae32be6e198662
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
+from . import runtime, kernels, padding, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
@@ -33,6 +33,7 @@ def _attend(
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_block_mask)
+    padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages, kernels=kernels):
@@ -47,7 +48,7 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
     return out, lse
 
 
@@ -84,16 +85,17 @@ def _differentiate(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
-    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, in_block_mask, out, dout, lse, dlse, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
+    padding.clear(cache, entries, [dq], [dk, dv])
     delta = torch.empty_like(lse)
-    if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, in_block_mask, scale, out, lse, dout, dlse, delta, dq, dk,
-        dv,
+    if runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_block_mask, scale, out, lse, dout, dlse, delta,
+        dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 
@@ -113,7 +115,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
 
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -133,7 +135,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
     return tuple(gradients)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  47c3935b8ad535a8
-#   text hash     1b784170f16dae19
+#   content hash  d950eb1599b1b6f6
+#   text hash     1390d62bad22dd16
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

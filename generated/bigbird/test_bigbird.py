@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ad1fd5a2c1d6b306
-#   text hash     95fa5e04e30b12b9
+#   content hash  da6337132dfb454f
+#   text hash     14e20c1237629823
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

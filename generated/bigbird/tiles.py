@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fcdfd85e2e0bcd07
-#   text hash     3596b56b8b8d19a9
+#   content hash  f8fdbfb34829a898
+#   text hash     8c8e680a8919b19e
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8cb0b65017c711d0
-#   text hash     b7a8a88f19028810
+#   content hash  111b10dd289fe9ae
+#   text hash     acd53670fb7689cd
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

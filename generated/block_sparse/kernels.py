@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9940e92a49d40b1d
-#   text hash     a9413294e512d97a
+#   content hash  96a579d7d1c8512e
+#   text hash     55fdc1b4d8691db8
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3e4acf69672eac3c
-#   text hash     e51b679783fc8802
+#   content hash  755dc7636d688771
+#   text hash     f64c9a58b725a338
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  23497abf5abd9341
-#   text hash     24014872b9211597
+#   content hash  b618a7a80cc0daeb
+#   text hash     8dc489a9f0c68392
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d2bf1b8ede3c7e21
-#   text hash     841132e2c51901ae
+#   content hash  8aa2f37e47f44ad5
+#   text hash     b02fdbd29195dde1
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  89ec9d14fafea588
-#   text hash     0578e5e6feca612f
+#   content hash  476dfbef4cd3d5eb
+#   text hash     2a813c2531e281d8
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

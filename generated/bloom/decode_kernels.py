@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71f50b79906c7119
-#   text hash     56875ce8146a0db9
+#   content hash  8b90ef542a0904b2
+#   text hash     4c62c51b6f74f420
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  08654d00144aeed4
-#   text hash     c69ce387b8112ec3
+#   content hash  aeeb15911f063958
+#   text hash     09f83d888c4fb73f
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

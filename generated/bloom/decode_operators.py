@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6073a25746a7e490
-#   text hash     aefcb7e5292d40c9
+#   content hash  a46fc57e679d1375
+#   text hash     81197d8d0f3545d0
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  67dafff51e4afc27
-#   text hash     207e76890c03a3cb
+#   content hash  d05a04a98503d192
+#   text hash     cb2e80047e810df5
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  125885e329e3bd7c
-#   text hash     bd280849a51cbfeb
+#   content hash  d080183bec40789c
+#   text hash     45ace1c85053880a
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

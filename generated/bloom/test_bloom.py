@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6468026f5bd0abd1
-#   text hash     25f6aca8980332e3
+#   content hash  ac28b4ab2e95877e
+#   text hash     d88d3d2b71827668
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e9fa6615f517d887
-#   text hash     d65aede6bd61f745
+#   content hash  b8ec2e87b58229a3
+#   text hash     62880c90d18e20e5
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

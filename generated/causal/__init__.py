@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8cc6bc3698c6bed6
-#   text hash     0e88f9a63187e2d2
+#   content hash  d62a6a87ce676f49
+#   text hash     3d6ec0a65b00c66c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

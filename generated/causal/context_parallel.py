@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0e6f8687e351d22a
-#   text hash     57cad236044a5249
+#   content hash  1326b2a4057b406c
+#   text hash     2075d77c7c4ced5a
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7663b48529dcdcba
-#   text hash     0d5d8af167f30f39
+#   content hash  710ce6c8529f9323
+#   text hash     2d75b5fe523634aa
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

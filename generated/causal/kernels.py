@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  290d2ef3700ca5d8
-#   text hash     8f6e6337a0371076
+#   content hash  03672d2950343dde
+#   text hash     4d4aac40cffb863a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  03d636eef5b1d2ac
-#   text hash     c5b05051020521f9
+#   content hash  c6098c64db8d3769
+#   text hash     0a4324d767da6c6c
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

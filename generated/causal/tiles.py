@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ba5326e17bab4414
-#   text hash     5caad41013df1e5a
+#   content hash  829e9ecf98497ada
+#   text hash     ca983d437569eaf5
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

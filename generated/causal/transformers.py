@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  210e8dc495082479
-#   text hash     90cb6f03c39249fe
+#   content hash  d5ab3d35ee04de23
+#   text hash     fd724bfa0ad1028c
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

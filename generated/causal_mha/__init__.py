@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  de65646043858756
-#   text hash     a7f1330efe346044
+#   content hash  ac4ca75e4bd10cd8
+#   text hash     e2259d9b5a66c563
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6c087c81a341a43e
-#   text hash     87a36033574ad7fd
+#   content hash  d594240dd44b6e98
+#   text hash     6fa9f52d3fecf386
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

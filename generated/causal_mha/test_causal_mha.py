@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1efaf57b7611f5a7
-#   text hash     c4612050a0e1f47e
+#   content hash  f7e9df82081fddde
+#   text hash     2f5ef44a5aa5d0d0
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4dfc4a9d4b843a6c
-#   text hash     6c907c00e6fb92da
+#   content hash  6163c2558eadc403
+#   text hash     79059e5b05f6979a
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3b1946a7e886d153
-#   text hash     12efadb59f6cb376
+#   content hash  22a3d427653f0264
+#   text hash     895554e07be0577e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2869ac533ee4e4bd
-#   text hash     a37aac6f2f2d9222
+#   content hash  ec65fc39324ee83a
+#   text hash     66e0c366ad28f0a8
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  52f4e1c49dc7f999
-#   text hash     9999ecb78d618a28
+#   content hash  97d5a10943b3eab6
+#   text hash     321444edeb9b4384
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  93cafc8b83ad112e
-#   text hash     166398422d1a5a46
+#   content hash  a1c9ae6a1d17a0b6
+#   text hash     24deb659e02b17a1
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  263d8152ad9a4446
-#   text hash     301dcb008505b986
+#   content hash  45e31f830a8881ec
+#   text hash     341d73e2bf32554c
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

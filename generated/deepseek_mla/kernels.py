@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8247f72b90fb3e4b
-#   text hash     df03f1e893ba5bc9
+#   content hash  80b20e59b1a0122f
+#   text hash     84b4926c559c5171
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a9ab59b1cfa35db1
-#   text hash     f5dbec5855fdc0de
+#   content hash  0806d1474ff93543
+#   text hash     d5874d43d41bad31
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

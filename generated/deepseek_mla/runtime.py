@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  d4f2b6f22a2caec4
-#   text hash     7af4fac72101511a
+#   content hash  22a50b114c56236f
+#   text hash     fae8673045dbf5f8
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -482,10 +482,10 @@ def one_by_one(launch, made):
     return each
 
 
-def launch_tuned(cache, tables, name, launch, q, v, keys, entries=None):
+def launch_tuned(cache, tables, name, launch, q, v, keys):
     """Calls `launch` with the best tile that fits this GPU's shared memory; `tables` is tiles.py.
 
-    Kernels for Hopper GPUs are passed as a module after the tile; only the portable kernels support `entries`.
+    Kernels for Hopper GPUs are passed as a module after the tile.
     """
     if name == "backward_dkv" and max(q.shape[-1], v.shape[-1]) > 256:
         launch = one_by_one(launch, ("dk", "dv"))
@@ -494,7 +494,7 @@ def launch_tuned(cache, tables, name, launch, q, v, keys, entries=None):
     best = cache.tiles.get(name)
     if best:
         return launch(*best)
-    if entries is None and launch_on_hopper(cache, tables, name, launch, q, v, keys):
+    if launch_on_hopper(cache, tables, name, launch, q, v, keys):
         return
     table = (tables.TILES_FP32 if q.dtype == torch.float32 else tables.TILES_16BIT[architecture(q.device)])[name]
     size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
@@ -640,6 +640,11 @@ def in_gluon(kernel, grid, told):
     shared = ("q_desc",) if forward else ("k_desc", "v_desc")
     # registers per thread before groups of warps redistribute them, for three groups or for two
     three = told["BLOCK_M"] == 192 if forward else told["BLOCK_N"] == 64
+    # no pointers, even with rows left out: these kernels clear what a descriptor reads behind a sequence
+    blocks = {"k_desc": "BLOCK_N", "v_desc": "BLOCK_N"}
+    told |= {
+        name: tile_source(x[0], told[blocks.get(name, "BLOCK_M")]) for name, x in told.items() if isinstance(x, tuple)
+    }
     told |= dict(STAGES=told.pop("num_stages"), num_warps=4, maxnreg=128 if three else 168)
     grid, told = (in_turns if forward else by_groups)(grid, told)
     for name, x in told.items():
@@ -834,10 +839,9 @@ def empty_rows(x):
     return empty_like(x) if width % step == 0 else x.new_empty(*sizes, cdiv(width, step) * step)[..., :width]
 
 
-def empty_turned(q, k, entries=None):
-    """Room for the rotated q and k; with `entries`, zeros, as no program writes rows that are left out."""
-    found = empty_rows(q), empty_rows(k)
-    return found if entries is None else tuple(x.zero_() for x in found)
+def empty_turned(q, k):
+    """Room for the rotated q and k."""
+    return empty_rows(q), empty_rows(k)
 
 
 def empty_like(x):
@@ -845,20 +849,16 @@ def empty_like(x):
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def empty_gradients(wanted, *tensors, entries=None):
-    """An empty tensor like each tensor whose gradient is wanted, and one of size 0 for each of the others.
-
-    With `entries` they are zeros, as no program writes rows that are left out.
-    """
-    found = [empty_like(x) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
-    return found if entries is None else [x.zero_() for x in found]
+def empty_gradients(wanted, *tensors):
+    """An empty tensor like each tensor whose gradient is wanted, and one of size 0 for each of the others."""
+    return [empty_like(x) if want else tensors[0].new_empty(0) for want, x in zip(wanted, tensors)]
 
 
 def outputs(q, out, lse, entries):
-    """Room for out and the LSE; with `entries`, filled with 0 and inf, as no program writes rows that are left out."""
+    """Room for out and the LSE; with `entries`, the LSE is inf, as no program writes that of rows left out."""
     if entries is None:
         return q.new_empty(out), q.new_empty(lse, dtype=torch.float32)
-    return q.new_zeros(out), q.new_full(lse, float("inf"), dtype=torch.float32)
+    return q.new_empty(out), q.new_full(lse, float("inf"), dtype=torch.float32)
 
 
 def aligned_length(count, cu_seqlens):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c0e27655399a51f7
-#   text hash     1853caca3af9d015
+#   content hash  5ccfead8c6892cee
+#   text hash     f323a9d1a1c83681
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

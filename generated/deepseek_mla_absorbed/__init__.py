@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4d8096811d0fe492
-#   text hash     a11bd9d5230dd3b9
+#   content hash  c0145792f6a15d4e
+#   text hash     bbf12b52cc8e2ffc
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

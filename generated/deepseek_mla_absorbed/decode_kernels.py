@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9dbb18c1fc682a3e
-#   text hash     1439c8209154c544
+#   content hash  a9a4a859f2c72c6d
+#   text hash     64433a5de3ecf59a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

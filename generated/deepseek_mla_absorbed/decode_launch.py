@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a956c7c85ef26dbc
-#   text hash     74e2c9048d87caed
+#   content hash  2414e3b6f4d934b3
+#   text hash     6978ba93acfba09a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,14 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  24de24b0a28b69e8
-#   text hash     d7cc9f9afabc2451
+#   content hash  7c3d5d71d92870ab
+#   text hash     44c3ddce1b219528
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
+from . import runtime, kernels, padding, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
@@ -32,6 +32,7 @@ def _attend(
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
     cache = runtime.LaunchCache.of("attend", q, k, v, entries)
+    padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages):
@@ -45,7 +46,7 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
     return out, lse
 
 
@@ -79,12 +80,13 @@ def _differentiate(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
-    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, out, dout, lse, dlse, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
+    padding.clear(cache, entries, [dq], [dk, dv])
     delta = torch.empty_like(lse)
 
     dq = dq if wanted[0] else runtime.empty_like(q)
@@ -102,7 +104,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
 
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -121,7 +123,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
     return tuple(gradients)
 
 

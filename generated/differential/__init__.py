@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  57b83cbd5c0036af
-#   text hash     01fc92e140038872
+#   content hash  cc815cd61b71dbaf
+#   text hash     9b0744c976e731cd
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2467a219121af616
-#   text hash     9d5c2575a9a98641
+#   content hash  1628e28fdeff8880
+#   text hash     4237e4e94b6a6ec9
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

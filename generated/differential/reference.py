@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  571b63b9d40eea6a
-#   text hash     805fe05085b56a05
+#   content hash  c7c3b1b8604ae5da
+#   text hash     3ed29c557b19b3a7
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  85dfb660091f4d2e
-#   text hash     ab46665131bd537a
+#   content hash  b903624ccd341128
+#   text hash     f940eb6b77570434
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  17edf2860d463b07
-#   text hash     0b1f8e1b0275f052
+#   content hash  1d184780cc62f6e6
+#   text hash     3f39fd809138413b
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  079af568d454cf33
-#   text hash     8de37cff8d02ddbf
+#   content hash  b3586a281a1532ed
+#   text hash     1adcef6ff09d64ba
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

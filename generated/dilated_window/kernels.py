@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  11dd57f531a88c0f
-#   text hash     ac532de52367ba35
+#   content hash  6d4b7dbdc217072f
+#   text hash     6527bc01e0fa47f9
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

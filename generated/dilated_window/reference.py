@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  823a0733f470b25b
-#   text hash     01c1a57b57cca12f
+#   content hash  b19eaa22afd7a442
+#   text hash     79d16e16ce2f9305
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

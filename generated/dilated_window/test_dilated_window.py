@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  00c06ba3c0894c6a
-#   text hash     28c839c19e87adfe
+#   content hash  7786bd17c8878aad
+#   text hash     5457d45bc27431a1
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2d90e54ee1710d41
-#   text hash     887eec44dea26cbb
+#   content hash  67f3a6bb18426a5b
+#   text hash     acfb9b4722e82a27
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bddbb40ba22f74cc
-#   text hash     f1c25c17a0430f95
+#   content hash  241d449333d11b5f
+#   text hash     a5cecdb5cc492f69
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9313a3da3aeb7387
-#   text hash     6228d5cea94fc1e3
+#   content hash  d16b778ea646c8e2
+#   text hash     6a74dfb912b22460
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

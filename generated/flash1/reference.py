@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  324b495149889340
-#   text hash     85606dba946a4d28
+#   content hash  5b646061acb25057
+#   text hash     62f8dca6302404cf
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

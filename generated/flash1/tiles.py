@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e1b3535c82749e34
-#   text hash     d85a6709862d2a3f
+#   content hash  6a2aeb65ca16512e
+#   text hash     df030ccf5479f890
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  aa6eb3d722181e83
-#   text hash     3cfc3c8a32ea9a4c
+#   content hash  0f9e5b52ff231db0
+#   text hash     358f1fb76bad9ae6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

@@ -1,14 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  dc9086d32ebcb51f
-#   text hash     525680f6e350ff46
+#   content hash  2c3bd399ee070f66
+#   text hash     0ba53bc4cf8bbe3e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
+from . import runtime, kernels, padding, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
@@ -32,6 +32,7 @@ def _attend(
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
     cache = runtime.LaunchCache.of("attend", q, k, v, entries)
+    padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages):
@@ -48,7 +49,7 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
     return out, lse
 
 

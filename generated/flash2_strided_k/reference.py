@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  525d5e295b1ec8e9
-#   text hash     8580a378c86cbc3a
+#   content hash  696dc1b68f6b0094
+#   text hash     177613dc16295605
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

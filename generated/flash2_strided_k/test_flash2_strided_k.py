@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bdb657a7cb6692b9
-#   text hash     7d062bf06e74aeeb
+#   content hash  1adca06e5a863625
+#   text hash     567ed1af49a9ff61
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

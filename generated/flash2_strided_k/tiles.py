@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  630ad649f116b82b
-#   text hash     db9dd319c63cf750
+#   content hash  9b29499e1bdee7af
+#   text hash     c4ab87e23baf6672
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

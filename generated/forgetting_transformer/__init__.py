@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5ee9c4ad57165552
-#   text hash     9c63561e04be9362
+#   content hash  ab63096f75c2272d
+#   text hash     eab88e182bff4f14
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9860626437249f2f
-#   text hash     8f07dec5dd931c8f
+#   content hash  c219c91f7e4e3dcb
+#   text hash     84b2ffe6c4e53449
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -61,15 +61,16 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_log_decay, scale, return_l
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
-    entries = None
-    if not (k_lens is k_starts is q_start is None):
-        entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=True)
+    q_start = arguments.check_places(q, k_lens, k_starts, q_start)
     # not earlier: once imported, triton ignores changes to TRITON_INTERPRET
-    from . import launch
+    from . import launch, padding
 
     dtype = q.dtype
     if launch.runtime.INTERPRETED and dtype == torch.bfloat16:  # which the interpreter cannot multiply
         q, k, v = q.float(), k.float(), v.float()
+    entries = None
+    if not (k_lens is k_starts is q_start is None):
+        entries = padding.find_entries(q, k, k_lens, k_starts, q_start, True)
     out, lse = launch.attend(q, k, v, entries, in_log_decay, scale)
     out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

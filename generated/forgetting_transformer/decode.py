@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8e19e5b50436c1db
-#   text hash     6c46dde1dbc3b17d
+#   content hash  8157f204c63f815b
+#   text hash     dff39bb44deea805
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  beffec370aeb7672
-#   text hash     e184684f7fac8f7c
+#   content hash  0d254bea5dedf1fd
+#   text hash     01e41a2bccfc7229
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

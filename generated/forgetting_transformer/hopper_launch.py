@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  da797c711abc81a1
-#   text hash     12de0daa0c8620e8
+#   content hash  cf85ab4fef8c3a68
+#   text hash     94684551890cbe0d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 
@@ -12,8 +12,8 @@ from . import hopper_backward as kernels
 from . import runtime
 
 def differentiate(
-    cache, block_m, block_n, warps, stages, q, k, v, in_log_decay_sums, scale, out, lse, dout, dlse, delta, dq, dk,
-    dv, in_log_decay_k_sum, in_log_decay_q_sum,
+    cache, block_m, block_n, warps, stages, q, k, v, entries, in_log_decay_sums, scale, out, lse, dout, dlse, delta,
+    dq, dk, dv, in_log_decay_k_sum, in_log_decay_q_sum,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv."""
     dq_sum = lse.new_empty(
@@ -21,23 +21,23 @@ def differentiate(
     )
     taken = lse.new_empty(1 + dq_sum.numel() // 8192, dtype=torch.int32)
     runtime.launch(
-        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta),
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, entries),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
-            q_total=q.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-            BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
-            num_stages=stages,
+            out_desc=runtime.tile_source(out, block_m, entries),
+            dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
+            Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_DV=runtime.padded_width(v),
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(
         cache, kernels.backward, (block_m, block_n),
-        (q, k, v, dout, dq_sum, in_log_decay_sums, lse, delta, dk, dv, taken, float(scale), in_log_decay_sums,
-         in_log_decay_k_sum, in_log_decay_q_sum),
+        (q, k, v, dout, dq_sum, in_log_decay_sums, lse, delta, dk, dv, taken, entries, float(scale),
+         in_log_decay_sums, in_log_decay_k_sum, in_log_decay_q_sum),
         grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
-            v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+            v_desc=runtime.tile_source(v, block_n, entries), dout_desc=runtime.tile_source(dout, block_m, entries),
             dq_sum_desc=runtime.fragment_source(dq_sum),
             in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m), q_total=q.shape[1],
             k_total=k.shape[1], Hq=q.shape[-2], in_log_decay_stride_batch=runtime.stride(in_log_decay_sums, 0),
@@ -46,14 +46,14 @@ def differentiate(
             in_log_decay_stride_part=in_log_decay_sums.stride(-2), GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1],
             DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
-            turns_to=1536, num_warps=warps, num_stages=stages,
+            turns_to=1536 if entries is None else 0, num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     runtime.launch(
-        cache, kernels.finish, (block_m, block_n), (dq_sum, taken, dq, float(scale)),
+        cache, kernels.finish, (block_m, block_n), (dq_sum, taken, dq, entries, float(scale)),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            q_total=q.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
             TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip

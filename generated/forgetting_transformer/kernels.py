@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  179eb10e7db2ecb3
-#   text hash     5c8456e61a465831
+#   content hash  68eb1fa08d9755d8
+#   text hash     c0b43fabcf7cdecb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

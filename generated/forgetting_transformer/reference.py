@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fc65bef18615476a
-#   text hash     c86205200ce410d7
+#   content hash  9e4dc7f01e58477b
+#   text hash     27f2518d35501d48
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  47ba4ce3be6d0d78
-#   text hash     9d2ded9d08f4b62f
+#   content hash  12597c8c55f84e3a
+#   text hash     bcadff9805070128
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

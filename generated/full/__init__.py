@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b0bd10b7576d528f
-#   text hash     c5b0721f2cff418e
+#   content hash  16400d7644fbe41f
+#   text hash     15276f4ac7a3e7c0
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

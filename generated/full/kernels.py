@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  79c4cc5039dae5d7
-#   text hash     aa3eb703d94fefd3
+#   content hash  56631a0e31f5b5c3
+#   text hash     882779e91177ad22
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

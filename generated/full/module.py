@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1e6758b707d43905
-#   text hash     4c05a2210c4ad487
+#   content hash  c6e2502e29e6141d
+#   text hash     418c152ceb8cff60
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  928f7e56a1cec493
-#   text hash     3dfabd410ebae71d
+#   content hash  f51c1833e4e45b97
+#   text hash     7c186fae584c2af1
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6f8e476d9d8deb39
-#   text hash     b70351c7b353b416
+#   content hash  911a81bd87cc8337
+#   text hash     8b23752c7603f71c
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  75a11121923e050f
-#   text hash     86c4c3a5f3cc5c26
+#   content hash  1c5389e953aa54ab
+#   text hash     2dca6672af60cf65
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fc862d4186accd4e
-#   text hash     03724e40f9a9b77b
+#   content hash  88a77bb8af52334d
+#   text hash     04b81e1bbfab246b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9d656e60017e66f3
-#   text hash     e539b733960a5c4f
+#   content hash  6843e3896918a86c
+#   text hash     54b62c3aecc59e4c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

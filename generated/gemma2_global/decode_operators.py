@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e5c160ea6c575a97
-#   text hash     6581fc821d236471
+#   content hash  7b4e44fd3ae789f4
+#   text hash     8685bff18a8dc649
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2029a9b66e0c1406
-#   text hash     7b4e6062987bdbcf
+#   content hash  acecb4bd40014e00
+#   text hash     d098b915fa2b6aef
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -61,6 +61,7 @@ Symbols
     x_ready                   for each of its stages, the barrier for the tile's arrival
     at                        number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
     phase                     phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    come                      the barrier for the arrival of tiles that reach behind a sequence; the loader clears them
     turns                     what load_tiles needs in persistent programs: nothing here
     kv_ready                  the barrier for the arrival of keys and values
     zeros                     the accumulator from which the products for scores and dP start
@@ -80,7 +81,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from . import runtime
 from .hopper import apart, barriers, matrix, score_product, store_rows, tanh
 from .hopper_backward import by_threads, load_tiles, place_of
-from .kernels import LOG2E, query_tiles
+from .kernels import LOG2E, find_entry, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
 
@@ -217,7 +218,7 @@ def make_dv(
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr
 ):  # fmt: skip
     """Store dV of a program's keys."""
-    dv_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined = for_dv
+    dv_ptr, entries_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined = for_dv
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -226,10 +227,9 @@ def make_dv(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_len = q_total
-    k_offset, k_len = 0, k_total
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
-        q_begin = k_len - q_len
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [64]
@@ -267,7 +267,7 @@ def make_dk(
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
     """Store dK of a program's keys."""
-    dk_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined = for_dk
+    dk_ptr, entries_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined = for_dk
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -278,10 +278,9 @@ def make_dk(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_len = q_total
-    k_offset, k_len = 0, k_total
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
-        q_begin = k_len - q_len
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [64, 128], [64, REST]
@@ -314,14 +313,13 @@ def make_dq(
     for_dq, keys, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
     """Add a program's share of dQ to memory."""
-    dq_sum_ptr, q_total, k_total, Hq, tiles, group, grouped, joined = for_dq
+    dq_sum_ptr, entries_ptr, q_total, k_total, Hq, tiles, group, grouped, joined = for_dq
     k_buffer, v_buffer, kv_ready = keys
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_len = q_total
-    k_len = k_total
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
-        q_begin = k_len - q_len
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         mbarrier.wait(kv_ready.index(0), 0)
@@ -329,7 +327,7 @@ def make_dq(
         at = 0  # tiles of queries so far
         first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-            sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(
+            sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_total, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(
                 tl.int32
             )
             for i in tl.range(first, last):
@@ -341,9 +339,9 @@ def make_dq(
 
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "grouped", "joined"])
 def backward(
-    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale, q_total,
-    k_total, Hq, items, tiles, group, grouped, joined, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, entries_ptr,
+    scale, q_total, k_total, Hq, items, tiles, group, grouped, joined, GROUP: tl.constexpr, D: tl.constexpr,
+    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store dK and dV of one tile of keys of one head, summed over the query heads that read it, and add to dQ."""
@@ -366,12 +364,14 @@ def backward(
     exchange = (
         weights, barriers(1, 1).index(0), barriers(1, 1).index(0), factors, barriers(2, 1), barriers(2, 1)
     )  # fmt: skip
+    come = () if entries_ptr is None else barriers(1, 1).index(0)
     fence_async_shared()
-    for_dv = (dv_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined)
-    for_dk = (dk_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined)
-    for_dq = (dq_sum_ptr, q_total, k_total, Hq, tiles, group, grouped, joined)
+    for_dv = (dv_ptr, entries_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined)
+    for_dk = (dk_ptr, entries_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined)
+    for_dq = (dq_sum_ptr, entries_ptr, q_total, k_total, Hq, tiles, group, grouped, joined)
     lengths = (
-        lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, grouped, joined
+        lse_ptr, delta_ptr, taken_ptr, entries_ptr, q_total, k_total, Hq, items, tiles, group, grouped,
+        joined
     )  # fmt: skip
     # the first group gets the registers that the others do not need
     gl.warp_specialize(
@@ -386,8 +386,8 @@ def backward(
                 for_dq, keys, exchange, BLOCK_M, BLOCK_N, GROUP, D
             )),
             (load_tiles, (
-                lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES,
-                GROUP, K_STAGES, WORKERS
+                lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, come, BLOCK_M, BLOCK_N,
+                STAGES, GROUP, K_STAGES, WORKERS
             )),
         ],
         [4, 4, 1], [208, 72, 24],

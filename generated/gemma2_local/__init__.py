@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7f08e1f092028f2b
-#   text hash     78e919952a6bc199
+#   content hash  fbd57c0747e9bd06
+#   text hash     a85a4e59575a201b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

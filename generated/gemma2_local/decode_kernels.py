@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  715a17e8e1b4ad0d
-#   text hash     0ce370f096679282
+#   content hash  c9b6563e9e94cc0b
+#   text hash     43e9878fcd18e932
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

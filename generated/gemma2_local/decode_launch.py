@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  900942525f713db8
-#   text hash     e85f709a945a59c4
+#   content hash  c0f27337dd223ca8
+#   text hash     a7b82547da6724ad
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  19a0609ca8f5b425
-#   text hash     6a1afb9475d646df
+#   content hash  48c31855519d5991
+#   text hash     02b705cde05a7e47
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

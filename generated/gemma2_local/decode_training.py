@@ -1,17 +1,17 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  92108ea6a1d2f433
-#   text hash     7e990b26f741f43e
+#   content hash  29d2ad2e3515ec1f
+#   text hash     1238b782424ff0c8
 #   render with   attnforge render specs/gemma2_local.yaml
-"""Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
+"""Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 
 Nothing here waits for the GPU: lengths stay there, and sizes follow from the bounds of the call alone.
 """
 
 import torch
 
-from . import runtime, launch, arguments, decode, decode_arguments  # runtime first: it explains a missing triton
+from . import runtime, launch, arguments, decode, decode_arguments, padding  # runtime explains a missing triton
 
 
 def check_numbers(bitwise, split_size):
@@ -131,7 +131,7 @@ def _of_call(call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqle
         key = _count(q, v.shape[1])
         seen = key >= begin[:, None] - 4095
         v.masked_fill_(~seen[..., None, None], 0)
-    # the same as `entries` of arguments.py for such lengths
+    # the same as `find_entries` of padding.py for such lengths
     entries = torch.stack((none, q_len, first_key, k_len, begin), 1)
     found, lse = _attend_turned(queries, k, v, q_len, entries, cos, sin, positions, scale)
     lse = launch.natural(lse)
@@ -164,5 +164,6 @@ def _attend_turned(q, k, v, q_len, entries, cos, sin, positions, scale):
     q = turned
     out, lse = launch._outputs(q, v, entries)
     cache = runtime.LaunchCache.of("attend_turned", q, k, v, entries, cos, sin, positions)
+    padding.clear(cache, entries, [out])
     launch.attend_turned(cache, q, k, v, out, lse, entries, cos, sin, positions, scale)
     return out, lse

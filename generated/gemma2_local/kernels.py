@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2d1ccbcafdc36b46
-#   text hash     01db92e01ad08173
+#   content hash  f908363d340b8d72
+#   text hash     0c0b9b6e590fde99
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

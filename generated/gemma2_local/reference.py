@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5d6ca9c9efd2c447
-#   text hash     71f611047dc7e88a
+#   content hash  248d4ec8ea08df04
+#   text hash     ad475f5d14d19c25
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ba2c473e94c6ee5b
-#   text hash     fae1fbe3f1374022
+#   content hash  7d312bcb6b2e825d
+#   text hash     fd9d9b518fa28564
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

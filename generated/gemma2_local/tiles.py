@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  140d7782fe371c93
-#   text hash     b50cbcc865c66d22
+#   content hash  8c224651ac8a3767
+#   text hash     f8a68088dc15ab98
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

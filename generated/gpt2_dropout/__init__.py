@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e167aae56ce3c9c6
-#   text hash     2dfa06064856c975
+#   content hash  2fec7699ee1383f2
+#   text hash     40e5fde5af09551c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

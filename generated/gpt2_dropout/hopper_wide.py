@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2c94aaee26fd5c3c
-#   text hash     eb2ccc26ad84722e
+#   content hash  634ae5c8faeedbc7
+#   text hash     c206142a1d74465a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -66,6 +66,7 @@ Symbols
     phase                     phase bit: the lowest bit of the round, by which a wait tells it from the previous one
     draws                     a random number of 16 bits for each weight: dropout drops it if that is less than
                               drop_below
+    come                      the barrier for the arrival of tiles that reach behind a sequence; the loader clears them
     turns                     what load_tiles needs in persistent programs: nothing here
     kv_ready                  the barrier for the arrival of keys and values
     zeros                     the accumulator from which the products for scores and dP start
@@ -85,7 +86,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from . import runtime
 from .hopper import apart, barriers, draw_by_keys, is_marked, kept_by, marked, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, place_of, view
-from .kernels import LOG2E, query_tiles
+from .kernels import LOG2E, find_entry, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
 
@@ -115,7 +116,7 @@ def weigh(
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     weights, weights_ready, weights_free, factors, factors_ready, factors_free = exchange
     stage, phase = at % STAGES, at // STAGES & 1
-    scale_log2, k_pos, b, h, q_begin, k_start, seed, drop_below, rescale = terms
+    scale_log2, k_pos, b, h, q_begin, k_start, drawn, seed, drop_below, rescale = terms
     mbarrier.wait(q_ready.index(stage), phase)
     q_tile, dout_tile = matrix(q_buffer, stage), matrix(dout_buffer, stage)
     zeros = gl.full([64, BLOCK_M], 0.0, gl.float32, SCORES)
@@ -134,7 +135,7 @@ def weigh(
     p = tl.exp2(score * scale_log2 - lse[None, :])  # [64, BLOCK_M]
     if seed is not None:
         # [64, BLOCK_M]
-        draws = draw_by_keys(seed, b, h, q_start, k_start, BLOCK_M)
+        draws = draw_by_keys(seed, b, h, q_start + drawn, k_start, BLOCK_M)
     mbarrier.wait(weights_free, at & 1 ^ 1)
     used = p
     if seed is not None:
@@ -251,7 +252,8 @@ def make_dv(
 ):  # fmt: skip
     """Store dV of a program's keys."""
     (
-        dv_ptr, q_total, k_total, Hq, scale, seed, drop_below, rescale, tiles, group, grouped, joined
+        dv_ptr, entries_ptr, q_total, k_total, Hq, scale, seed, drop_below, rescale, tiles, group, grouped,
+        joined
     ) = for_dv  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -260,10 +262,10 @@ def make_dv(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_len = q_total
-    k_offset, k_len = 0, k_total
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
-        q_begin = k_len - q_len
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+        drawn = 0 if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [64]
@@ -275,7 +277,7 @@ def make_dv(
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-        terms = (scale_log2, k_pos, b, h, q_begin, k_start, seed, drop_below, rescale)
+        terms = (scale_log2, k_pos, b, h, q_begin, k_start, drawn, seed, drop_below, rescale)
         # a short last tile needs the mask
         full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
         for i in tl.range(first, last):
@@ -301,7 +303,9 @@ def make_dk(
     D: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
     """Store dK of a program's keys."""
-    dk_ptr, q_total, k_total, Hq, scale, seed, rescale, tiles, group, grouped, joined = for_dk
+    (
+        dk_ptr, entries_ptr, q_total, k_total, Hq, scale, seed, rescale, tiles, group, grouped, joined
+    ) = for_dk  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -311,10 +315,9 @@ def make_dk(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_len = q_total
-    k_offset, k_len = 0, k_total
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
-        q_begin = k_len - q_len
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [64, 128], [64, REST]
@@ -346,21 +349,22 @@ def make_dq(
     for_dq, keys, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
     """Add a program's share of dQ to memory."""
-    dq_sum_ptr, q_total, k_total, Hq, tiles, group, grouped, joined = for_dq
+    dq_sum_ptr, entries_ptr, q_total, k_total, Hq, tiles, group, grouped, joined = for_dq
     k_buffer, v_buffer, kv_ready = keys
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_len = q_total
-    k_len = k_total
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
-        q_begin = k_len - q_len
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
         first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-        sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(tl.int32)
+        sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_total, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(
+            tl.int32
+        )
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
             at = spread(
@@ -372,8 +376,8 @@ def make_dq(
     do_not_specialize=["seed", "drop_below", "q_total", "k_total", "Hq", "items", "tiles", "group", "grouped", "joined"]
 )
 def backward(
-    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale, seed,
-    drop_below, rescale, q_total, k_total, Hq, items, tiles, group, grouped, joined, D: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, entries_ptr,
+    scale, seed, drop_below, rescale, q_total, k_total, Hq, items, tiles, group, grouped, joined, D: tl.constexpr,
     DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -397,14 +401,19 @@ def backward(
     exchange = (
         weights, barriers(1, 1).index(0), barriers(1, 1).index(0), factors, barriers(2, 1), barriers(2, 1)
     )  # fmt: skip
+    come = () if entries_ptr is None else barriers(1, 1).index(0)
     fence_async_shared()
     for_dv = (
-        dv_ptr, q_total, k_total, Hq, scale, seed, drop_below, rescale, tiles, group, grouped, joined
+        dv_ptr, entries_ptr, q_total, k_total, Hq, scale, seed, drop_below, rescale, tiles, group, grouped,
+        joined
     )  # fmt: skip
-    for_dk = (dk_ptr, q_total, k_total, Hq, scale, seed, rescale, tiles, group, grouped, joined)
-    for_dq = (dq_sum_ptr, q_total, k_total, Hq, tiles, group, grouped, joined)
+    for_dk = (
+        dk_ptr, entries_ptr, q_total, k_total, Hq, scale, seed, rescale, tiles, group, grouped, joined
+    )  # fmt: skip
+    for_dq = (dq_sum_ptr, entries_ptr, q_total, k_total, Hq, tiles, group, grouped, joined)
     lengths = (
-        lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, grouped, joined
+        lse_ptr, delta_ptr, taken_ptr, entries_ptr, q_total, k_total, Hq, items, tiles, group, grouped,
+        joined
     )  # fmt: skip
     # the first group gets the registers that the others do not need
     gl.warp_specialize(
@@ -419,8 +428,8 @@ def backward(
                 for_dq, keys, exchange, BLOCK_M, BLOCK_N, D
             )),
             (load_tiles, (
-                lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES,
-                K_STAGES, WORKERS
+                lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, come, BLOCK_M, BLOCK_N,
+                STAGES, K_STAGES, WORKERS
             )),
         ],
         [4, 4, 1], [208, 72, 24],

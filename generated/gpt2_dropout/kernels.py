@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f785d060dd133eb1
-#   text hash     6731fe83c694ea8d
+#   content hash  2e1a5125543909eb
+#   text hash     a2df95115ef49f01
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a973f2a0ad458f41
-#   text hash     f193276268901e4c
+#   content hash  758bd40edc08441f
+#   text hash     972690e0025d5c2d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

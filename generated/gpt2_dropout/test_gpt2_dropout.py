@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  551e1c83dc177cfc
-#   text hash     d16133717fbaf3b1
+#   content hash  a1ee3a35528d05dd
+#   text hash     a7521c52e738861a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d479068a39d2b36e
-#   text hash     16a7c8ece984e9e0
+#   content hash  a430c5976264f8be
+#   text hash     f28cf2555a9a2df0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

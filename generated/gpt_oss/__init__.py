@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  be07000c4d97ca66
-#   text hash     74fc0ef3dc866aae
+#   content hash  2ee96a2c3f789109
+#   text hash     92d17f158437a51f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  56181ca104e3c176
-#   text hash     378bf9ab192b8891
+#   content hash  bca913b92a0f2db0
+#   text hash     1678511fe1495dfc
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

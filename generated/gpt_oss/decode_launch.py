@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2e9cfff808ebfb32
-#   text hash     8f658484529b2b87
+#   content hash  ed77661ca8d36476
+#   text hash     37955b0ede4cca66
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

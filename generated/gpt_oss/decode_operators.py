@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ca968a151f1dbbab
-#   text hash     b36adb90051408ed
+#   content hash  d71511d8df67b778
+#   text hash     ac9a5c1190d94a2e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

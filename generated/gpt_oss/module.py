@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a3c1634396c304e5
-#   text hash     55bc7519a1b103a9
+#   content hash  e58b7c47fa86d76d
+#   text hash     8e77f531b03321cf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

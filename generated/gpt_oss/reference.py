@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fc5cf15ab77ac728
-#   text hash     d67e7a793979751c
+#   content hash  ca50986ab394879b
+#   text hash     4a460a6547a19ea2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  75b789e5dbb0140a
-#   text hash     34f1f6accaa51d7d
+#   content hash  b1aa78d9c6ceecb4
+#   text hash     97edc31f42ca17dd
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

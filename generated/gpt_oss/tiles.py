@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cb30775828da2477
-#   text hash     a42c1a792ae693bb
+#   content hash  d0ed8ebfdb065f77
+#   text hash     54adc3298ccce396
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d6f8698f544851e6
-#   text hash     8c8a4b02e0156248
+#   content hash  737d21a16eb3e895
+#   text hash     2fe47818270adf5e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  683ed460c28ea572
-#   text hash     da2b5af8907f292f
+#   content hash  acfb963f5f201b23
+#   text hash     a792a292a5c8dfa6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  feb30d3c8dd8f658
-#   text hash     858245e1b2c7bd44
+#   content hash  ca854a7173660bf9
+#   text hash     68f968ca1bce2966
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

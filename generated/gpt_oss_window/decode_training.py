@@ -1,17 +1,17 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7c6241b9e3549002
-#   text hash     ff4ea670842fa347
+#   content hash  ca2d3e207f777c3a
+#   text hash     2835c93f83c9f9b1
 #   render with   attnforge render specs/gpt_oss_window.yaml
-"""Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
+"""Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 
 Nothing here waits for the GPU: lengths stay there, and sizes follow from the bounds of the call alone.
 """
 
 import torch
 
-from . import runtime, launch, arguments, decode, decode_arguments  # runtime first: it explains a missing triton
+from . import runtime, launch, arguments, decode, decode_arguments, padding  # runtime explains a missing triton
 
 
 def check_numbers(bitwise, split_size):
@@ -148,7 +148,7 @@ def _of_call(
         key = _count(q, v.shape[1])
         seen = key >= begin[:, None] - 127
         v.masked_fill_(~seen[..., None, None], 0)
-    # the same as `entries` of arguments.py for such lengths
+    # the same as `find_entries` of padding.py for such lengths
     entries = torch.stack((none, q_len, first_key, k_len, begin), 1)
     found, lse = _attend_turned(queries, k, v, q_len, entries, cos, sin, positions, sinks, scale)
     lse = launch.natural(lse)
@@ -181,5 +181,6 @@ def _attend_turned(q, k, v, q_len, entries, cos, sin, positions, sinks, scale):
     q = turned
     out, lse = launch._outputs(q, v, entries)
     cache = runtime.LaunchCache.of("attend_turned", q, k, v, entries, cos, sin, positions, sinks)
+    padding.clear(cache, entries, [out])
     launch.attend_turned(cache, q, k, v, out, lse, entries, cos, sin, positions, sinks, max(scale, 1e-37))
     return out, lse

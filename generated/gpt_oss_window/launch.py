@@ -1,14 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4d0b260d1cc2e14f
-#   text hash     45e964104277cc55
+#   content hash  10b920ecd75cda5d
+#   text hash     5ce2abe55bf93869
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
+from . import runtime, kernels, padding, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
@@ -33,9 +33,10 @@ def _attend(
     if out.numel() == 0 or k.numel() == 0:
         lse.copy_(_log2_units(sinks)[:, None])
         lse = lse if entries is None else lse.masked_fill(entries[:, 1, None, None] == 0, float("inf"))
-        return out.zero_(), lse, *runtime.empty_turned(q, k, entries)
+        return out.zero_(), lse, *runtime.empty_turned(q, k)
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, sinks, reach=127)
-    q_turned, k_turned = runtime.empty_turned(q, k, entries)
+    q_turned, k_turned = runtime.empty_turned(q, k)
+    padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
     attend_turned(cache, q_turned, k_turned, v, out, lse, entries, cos, sin, positions, sinks, scale)
     return out, lse, q_turned, k_turned
@@ -56,7 +57,7 @@ def attend_turned(cache, q, k, v, out, lse, entries, cos, sin, positions, sinks,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
 
 
 def _outputs(q, v, entries):
@@ -66,7 +67,7 @@ def _outputs(q, v, entries):
 
 @_attend.register_fake
 def _(q, k, v, entries, cos, sin, positions, sinks, scale):
-    return *_outputs(q, v, entries), *runtime.empty_turned(q, k, entries)
+    return *_outputs(q, v, entries), *runtime.empty_turned(q, k)
 
 
 def _common(q, k, v, entries, cos, sin, positions, block_m, block_n):
@@ -94,7 +95,7 @@ def _differentiate(
         if wanted[-1] and dlse is not None:
             dsinks = _sink_gradient(sinks, lse, -dlse * LOG2E)
         return *gradients, dsinks
-    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
     gradients += [q.new_empty(0) for _ in wanted[3:]]
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
@@ -102,10 +103,11 @@ def _differentiate(
         reach=127,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
+    padding.clear(cache, entries, [dq], [dk, dv])
     delta = torch.empty_like(lse) if entries is None else torch.zeros_like(lse)
-    if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, scale, out, lse, dout, dlse, delta, dq,
-        dk, dv,
+    if runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, cos, sin, positions, scale, out, lse, dout, dlse,
+        delta, dq, dk, dv,
     ):  # fmt: skip
         if wanted[-1]:
             gradients[-1] = _sink_gradient(sinks, lse, delta)
@@ -126,7 +128,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
 
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -145,7 +147,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
     if wanted[-1]:
         gradients[-1] = _sink_gradient(sinks, lse, delta)
     return tuple(gradients)

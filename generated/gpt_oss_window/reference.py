@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d6f9a27cc765291e
-#   text hash     8579219b09f9d651
+#   content hash  e07efc236a4357b8
+#   text hash     fea5ccdcda6c3082
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1c92523d7f374aba
-#   text hash     1786bf309441deb5
+#   content hash  07e1c64a5ded12d4
+#   text hash     7c61b8c2ab8bbf91
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

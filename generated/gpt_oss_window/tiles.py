@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0162552213d161d4
-#   text hash     7bd521d5748beba7
+#   content hash  432a375cfb2d60f3
+#   text hash     7c10a69ebb88aec8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  681cc7601380e199
-#   text hash     48490bc69668778a
+#   content hash  b6c34652cd90ad83
+#   text hash     ad7419a90119be7a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7a4627b98b11734c
-#   text hash     0dd3070dc63fbd79
+#   content hash  f313df33d1b9ffc5
+#   text hash     61b14defec499d45
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 
@@ -49,7 +49,8 @@ def fill_by_distance(
 def distances(q, k):
     """The first distance from key to query in any tile, and the one after the last: tiles reach beyond all rows."""
     # multiples of 16, for which kernels are compiled once
-    return -(q.shape[1] // 16 * 16 + 272), k.shape[1] // 16 * 16 + 272
+    queries, keys = (rows // 16 * 16 + 272 for rows in (q.shape[1], k.shape[1]))
+    return -max(queries, keys), keys
 
 
 def make_by_distance(cache, q, k, in_decay, in_width):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5867b2284e4521bc
-#   text hash     c2fcfe39c7504eec
+#   content hash  6be2f91edadf6daa
+#   text hash     5129799eae098dca
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -61,6 +61,7 @@ Symbols
     x_ready                   for each of its stages, the barrier for the tile's arrival
     at                        number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
     phase                     phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    come                      the barrier for the arrival of tiles that reach behind a sequence; the loader clears them
     turns                     what load_tiles needs in persistent programs: nothing here
     kv_ready                  the barrier for the arrival of keys and values
     zeros                     the accumulator from which the products for scores and dP start
@@ -84,7 +85,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from . import runtime
 from .hopper import apart, at_distances, barriers, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, place_of
-from .kernels import LOG2E, query_tiles
+from .kernels import LOG2E, find_entry, query_tiles
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
 
@@ -220,8 +221,8 @@ def make_dv(
 ):  # fmt: skip
     """Store dV of a program's keys."""
     (
-        dv_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head, tiles, group,
-        grouped, joined
+        dv_ptr, entries_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head, tiles,
+        group, grouped, joined
     ) = for_dv  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -230,10 +231,9 @@ def make_dv(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_len = q_total
-    k_offset, k_len = 0, k_total
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
-        q_begin = k_len - q_len
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [64]
@@ -271,7 +271,7 @@ def make_dk(
     D: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
     """Store dK of a program's keys."""
-    dk_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined = for_dk
+    dk_ptr, entries_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined = for_dk
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -281,10 +281,9 @@ def make_dk(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_len = q_total
-    k_offset, k_len = 0, k_total
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
-        q_begin = k_len - q_len
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         # [64, 128], [64, REST]
@@ -316,21 +315,22 @@ def make_dq(
     for_dq, keys, exchange, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
     """Add a program's share of dQ to memory."""
-    dq_sum_ptr, q_total, k_total, Hq, tiles, group, grouped, joined = for_dq
+    dq_sum_ptr, entries_ptr, q_total, k_total, Hq, tiles, group, grouped, joined = for_dq
     k_buffer, v_buffer, kv_ready = keys
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_len = q_total
-    k_len = k_total
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
-        q_begin = k_len - q_len
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         k_first = k_start
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
         first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-        sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(tl.int32)
+        sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_total, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(
+            tl.int32
+        )
         for i in tl.range(first, last):
             q_start = i * BLOCK_M
             at = spread(
@@ -340,8 +340,8 @@ def make_dq(
 
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "grouped", "joined"])
 def backward(
-    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale,
-    by_distance_ptr, q_total, k_total, Hq, by_distance_stride_head, items, tiles, group, grouped, joined,
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, entries_ptr,
+    scale, by_distance_ptr, q_total, k_total, Hq, by_distance_stride_head, items, tiles, group, grouped, joined,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -365,15 +365,17 @@ def backward(
     exchange = (
         weights, barriers(1, 1).index(0), barriers(1, 1).index(0), factors, barriers(2, 1), barriers(2, 1)
     )  # fmt: skip
+    come = () if entries_ptr is None else barriers(1, 1).index(0)
     fence_async_shared()
     for_dv = (
-        dv_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head, tiles, group,
-        grouped, joined
+        dv_ptr, entries_ptr, q_total, k_total, Hq, scale, by_distance_ptr, by_distance_stride_head, tiles,
+        group, grouped, joined
     )  # fmt: skip
-    for_dk = (dk_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined)
-    for_dq = (dq_sum_ptr, q_total, k_total, Hq, tiles, group, grouped, joined)
+    for_dk = (dk_ptr, entries_ptr, q_total, k_total, Hq, scale, tiles, group, grouped, joined)
+    for_dq = (dq_sum_ptr, entries_ptr, q_total, k_total, Hq, tiles, group, grouped, joined)
     lengths = (
-        lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, items, tiles, group, grouped, joined
+        lse_ptr, delta_ptr, taken_ptr, entries_ptr, q_total, k_total, Hq, items, tiles, group, grouped,
+        joined
     )  # fmt: skip
     # the first group gets the registers that the others do not need
     gl.warp_specialize(
@@ -388,8 +390,8 @@ def backward(
                 for_dq, keys, exchange, BLOCK_M, BLOCK_N, D
             )),
             (load_tiles, (
-                lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES,
-                K_STAGES, WORKERS
+                lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, come, BLOCK_M, BLOCK_N,
+                STAGES, K_STAGES, WORKERS
             )),
         ],
         [4, 4, 1], [208, 72, 24],

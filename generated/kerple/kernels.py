@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4dc411c97fe12246
-#   text hash     8118b903eea1d096
+#   content hash  ef1fcc1e82033368
+#   text hash     85c0a7086d15598c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,14 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  304420eeca4f05b4
-#   text hash     b791a793f0ba3d5b
+#   content hash  f8dd2f06018c8ae9
+#   text hash     ca1d402f31a95184
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
+from . import runtime, kernels, padding, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
@@ -32,19 +32,20 @@ def _attend(
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf"))
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_decay, in_width)
+    padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 
     def launch(block_m, block_n, warps, stages, on_hopper=None):
         if on_hopper:
             by_distance = on_hopper.make_by_distance(cache, q, k, in_decay, in_width)
             runtime.launch(
-                cache, on_hopper.forward, (block_m, block_n), (q, k, v, out, lse, float(scale), by_distance),
+                cache, on_hopper.forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), by_distance),
                 grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
                 from_shapes=lambda: dict(
-                    q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
-                    v_desc=runtime.tile_source(v, block_n), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
-                    by_distance_stride_head=runtime.stride(by_distance, 0), D=q.shape[-1], DV=v.shape[-1],
-                    BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+                    q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+                    v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1],
+                    Hq=q.shape[-2], by_distance_stride_head=runtime.stride(by_distance, 0), D=q.shape[-1],
+                    DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
                     BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m),
                     num_warps=warps, num_stages=stages, balance="pairs",
                 ),
@@ -60,7 +61,7 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
     return out, lse
 
 
@@ -93,17 +94,18 @@ def _differentiate(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_decay, in_width))
-    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
     gradients += [q.new_empty(0) for _ in wanted[3:]]
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, in_decay, in_width, out, dout, lse, dlse, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
+    padding.clear(cache, entries, [dq], [dk, dv])
     delta = torch.empty_like(lse)
-    if entries is None and not wanted[3] and not wanted[4] and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, in_decay, in_width, scale, out, lse, dout, dlse, delta, dq,
-        dk, dv,
+    if not wanted[3] and not wanted[4] and runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_decay, in_width, scale, out, lse, dout, dlse,
+        delta, dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 
@@ -128,7 +130,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
 
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -147,7 +149,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
     if wanted[3]:
         total = in_decay_sum
         gradients[3] = total.sum((0, 2)).sum_to_size(in_decay.shape).to(in_decay.dtype)

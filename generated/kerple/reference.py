@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a2bdf04034502415
-#   text hash     8a9f6ee1766125c0
+#   content hash  6b12ce4b2229f93f
+#   text hash     0cebaada044bab63
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

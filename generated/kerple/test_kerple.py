@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a3d00fe20cf57e3c
-#   text hash     e3e06909b5d1c5a5
+#   content hash  98a5a1c24d6056ac
+#   text hash     818a694aea3e409a
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8bf298707f08eadc
-#   text hash     5bcab0c5554e8d4f
+#   content hash  58a088c8ff6f06f5
+#   text hash     f40fc4cef957cf0f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

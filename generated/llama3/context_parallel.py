@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bbc7f5aa51b7459f
-#   text hash     dc23eb275f02cf2b
+#   content hash  9ef1cb27711278da
+#   text hash     9bacc4e1a5a4f9ae
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

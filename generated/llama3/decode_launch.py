@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  06bf009cdbecd4f5
-#   text hash     9bd3f947887c346f
+#   content hash  c9a09c5dd5d48bb7
+#   text hash     d6028667eac96324
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

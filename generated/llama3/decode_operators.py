@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a88e179ba40a5ac4
-#   text hash     e8ae6d62438a1357
+#   content hash  be630b3b77136843
+#   text hash     3ae5abb92a0432f9
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

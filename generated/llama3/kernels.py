@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4c92cfb910562753
-#   text hash     c11e8a3874c2cb1c
+#   content hash  fd96b4447f7ca587
+#   text hash     902d340e548d279b
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  05883ef62c293d2a
-#   text hash     afea68ee3ac45e3c
+#   content hash  c050381e5f8fe11d
+#   text hash     93a8b7c4e6300475
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

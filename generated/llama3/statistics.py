@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  704ac445ee5ba5d2
-#   text hash     0c654b916c4632b8
+#   content hash  45083855fd4790c6
+#   text hash     ee2ae772d036ecce
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 
@@ -62,7 +62,7 @@ def _measure(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "measure", launch, q, q, k.shape[1], entries)
+    runtime.launch_tuned(cache, tiles, "measure", launch, q, q, k.shape[1])
     return (largest if makes == "key_sums" else parts.amax((0, 2)) / LOG2E.value), key_sums
 
 

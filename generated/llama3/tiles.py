@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5047f107c19c067f
-#   text hash     cbf960beb0a9ba86
+#   content hash  ad0c5564ec787970
+#   text hash     73ae0329a4181c2f
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c088ca787101db9a
-#   text hash     bd00ca3f4a566d02
+#   content hash  97bec065e4101f07
+#   text hash     4ae3e2ec6a20d901
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8a06aa768ae95800
-#   text hash     b7990ee18b808a69
+#   content hash  07a7671205eec888
+#   text hash     b991f8cdeba4ca73
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e04fa25eb8bde449
-#   text hash     ecf60cbd8e16d7c3
+#   content hash  cb66bdfc0f84959a
+#   text hash     be2d208813cfd814
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0b2e1bf80f24fd1e
-#   text hash     adff647c7db9d128
+#   content hash  d4dad817034ed6d9
+#   text hash     d201910a6435ad5f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b690809461e0c754
-#   text hash     155adc321cb64d29
+#   content hash  81a0fef7798d13c4
+#   text hash     32d2091c1e765516
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

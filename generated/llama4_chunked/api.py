@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b66e3e4eac107adf
-#   text hash     7f0156a1b33fd812
+#   content hash  479eb47a0394fadc
+#   text hash     17f180ead4ab51d3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -66,15 +66,16 @@ def attention(
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
-    entries = None
-    if not (k_lens is k_starts is q_start is None):
-        entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=positions is not None)
+    q_start = arguments.check_places(q, k_lens, k_starts, q_start)
     # not earlier: once imported, triton ignores changes to TRITON_INTERPRET
-    from . import launch
+    from . import launch, padding
 
     dtype = q.dtype
     if launch.runtime.INTERPRETED and dtype == torch.bfloat16:  # which the interpreter cannot multiply
         q, k, v = q.float(), k.float(), v.float()
+    entries = None
+    if not (k_lens is k_starts is q_start is None):
+        entries = padding.find_entries(q, k, k_lens, k_starts, q_start, positions is not None)
     out, lse = launch.attend(q, k, v, entries, cos, sin, positions, scale)
     out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

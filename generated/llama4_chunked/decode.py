@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a475e49421e810f6
-#   text hash     e4a1d2be473964d2
+#   content hash  53143159f22a3be0
+#   text hash     c034b57e60b2cd2a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

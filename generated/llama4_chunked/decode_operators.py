@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  36ab493af039b8ba
-#   text hash     0a984f3e0e51b6cc
+#   content hash  0def4c987c302a61
+#   text hash     596c304677e22261
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

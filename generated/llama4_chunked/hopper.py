@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bd7c3d24903c5236
-#   text hash     43dcdeea70492b81
+#   content hash  93b57e4395c18aa3
+#   text hash     43c4063e8aa3c436
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -46,6 +46,9 @@ Symbols
     scale_log2         scale * LOG2E
     at                 number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
     phase              phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    ends               number of tiles so far that reach behind their sequence
+    v_come             the barrier for the arrival of such a tile, in which the loader clears rows before workers see
+                       it; () if there is no such tile
     visits             number of ranges of tiles of keys so far that were not empty
     low, high          range of the tiles of keys that rows of any worker see
     begun              number of tiles of queries so far: the current one has stage begun % Q_STAGES
@@ -68,7 +71,6 @@ Symbols
     AGAIN              whether this is the second pass through the program's tiles, which visits few of them
     counts             numbers of tiles so far, before or after a pass
     first_lse          the LSE that the first pass stored
-    entries_ptr        None, and unused: only the portable kernel, which shares its launches, reads it
 """
 
 import triton
@@ -80,7 +82,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, floor_div, key_tiles, partial_row_sums
+from .kernels import LOG2E, find_entry, floor_div, key_tiles, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -254,6 +256,22 @@ def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
 
 
 @gluon.jit
+def clear_behind(tile, count, ROWS: gl.constexpr):
+    """Clear the rows of a tile of ROWS rows in shared memory from row `count` on, eight at a time."""
+    # the loading warp has few registers
+    WIDTH: gl.constexpr = tile.shape[1]
+    COLUMNS: gl.constexpr = 128 if WIDTH > 128 else WIDTH
+    STRIP: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [1, 1], [1, 0])
+    row = gl.arange(0, 8, gl.SliceLayout(1, STRIP))
+    for first in gl.static_range(0, ROWS, 8):
+        if count < first + 8:
+            for column in gl.static_range(0, WIDTH, COLUMNS):
+                strip = tile.slice(first, 8, 0).slice(column, COLUMNS, 1)
+                strip.store(gl.where((row + first < count)[:, None], strip.load(STRIP), 0.0))
+    fence_async_shared()
+
+
+@gluon.jit
 def weigh(
     m, grows, l, score, k_start, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
@@ -388,7 +406,7 @@ def work_through(
     WORKERS: tl.constexpr, WORKER: tl.constexpr, AGAIN: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each wanted tile; rows that outgrow their first keys ask for a repeat."""
-    out_ptr, lse_ptr, q_total, k_total, Hq, scale = arguments
+    out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale = arguments
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
@@ -409,10 +427,9 @@ def work_through(
             b, h = head // Hq, head % Hq
             nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
-            q_offset, q_len = 0, q_total
-            k_len = k_total
-            if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
-                q_begin = k_len - q_len
+            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len) & (wanted >> nth & 1 > 0):
+                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 # [64]
@@ -533,7 +550,8 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
+    at, k_start, b, k_offset, kv_h, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers,
+    STAGES: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
@@ -543,21 +561,31 @@ def load_keys(
     rows = [b, kv_h, k_offset + k_start, 0]
     copy_tile(k_desc, rows, k_ready.index(stage), k_buffer.index(stage))
     mbarrier.wait(v_free.index(stage), phase ^ 1)
-    mbarrier.expect(v_ready.index(stage), v_desc.block_type.nbytes)
-    copy_tile(v_desc, rows, v_ready.index(stage), v_buffer.index(stage))
+    if entries_ptr is not None and k_start + BLOCK_N > k_len:
+        # clear what lies behind the sequence: 0 times a NaN would be NaN
+        mbarrier.expect(v_come, v_desc.block_type.nbytes)
+        copy_tile(v_desc, rows, v_come, v_buffer.index(stage))
+        mbarrier.wait(v_come, ends & 1)
+        clear_behind(matrix(v_buffer, stage), k_len - k_start, BLOCK_N)
+        mbarrier.arrive(v_ready.index(stage), count=1)
+        ends += 1
+    else:
+        mbarrier.expect(v_ready.index(stage), v_desc.block_type.nbytes)
+        copy_tile(v_desc, rows, v_ready.index(stage), v_buffer.index(stage))
+    return ends
 
 
 @gluon.jit
 def load_through(
-    wanted, counts, lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr,
+    wanted, counts, lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr,
     WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    q_total, k_total, Hq = lengths
+    entries_ptr, q_total, k_total, Hq = lengths
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free, asked, asked_ready = queries
-    at, begun = counts  # so far: tiles of keys, and tiles of queries
+    at, begun, ends = counts  # so far: tiles of keys, tiles of queries, and ends of sequences
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
     for i in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
@@ -568,10 +596,9 @@ def load_through(
             nth = (i * per_item + half) % 32
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
-            q_offset, q_len = 0, q_total
-            k_offset, k_len = 0, k_total
-            if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
-                q_begin = k_len - q_len
+            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len) & (wanted >> nth & 1 > 0):
+                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
@@ -580,8 +607,9 @@ def load_through(
                     ahead = tl.minimum(first + 1, last)
                     for j in tl.range(first, ahead):
                         k_start = (first + last - 1 - j) * BLOCK_N
-                        load_keys(
-                            at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
+                        ends = load_keys(
+                            at, k_start, b, k_offset, kv_h, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES,
+                            BLOCK_N
                         )  # fmt: skip
                         at += 1
                 stage = begun % Q_STAGES
@@ -593,31 +621,33 @@ def load_through(
                 begun += 1
                 for j in tl.range(ahead, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
-                    load_keys(
-                        at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
+                    ends = load_keys(
+                        at, k_start, b, k_offset, kv_h, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES,
+                        BLOCK_N
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)
-    return at, begun
+    return at, begun, ends
 
 
 @gluon.jit
 def load_tiles(
-    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr, WORKERS: tl.constexpr
+    lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr,
+    WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy all tiles, then once more those that a worker asks for."""
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     counts = load_through(
-        -1, (0, 0), lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
-        WORKERS
+        -1, (0, 0, 0), lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,
+        Q_STAGES, GROUP, WORKERS
     )  # fmt: skip
     if q_buffer.dtype == gl.bfloat16:
         wanted = heard(asked, asked_ready, WORKERS)
         if wanted != 0:
             load_through(
-                wanted, counts, lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES,
-                Q_STAGES, GROUP, WORKERS
+                wanted, counts, lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N,
+                STAGES, Q_STAGES, GROUP, WORKERS
             )  # fmt: skip
 
 
@@ -642,6 +672,7 @@ def forward(
     q_buffer = gl.allocate_shared_memory(q_desc.dtype, [Q_STAGES * WORKERS, 1, 1, 64, BLOCK_D], q_desc.layout)
     k_buffer = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_D], k_desc.layout)
     v_buffer = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, BLOCK_DV], v_desc.layout)
+    v_come = () if entries_ptr is None else barriers(1, 1).index(0)
     asked = gl.allocate_shared_memory(gl.int32, [WORKERS, 64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     asked_ready = barriers(1, WORKERS).index(0)
     queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS), asked, asked_ready)
@@ -650,8 +681,8 @@ def forward(
         v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1)
     )  # fmt: skip
     fence_async_shared()
-    arguments = (out_ptr, lse_ptr, q_total, k_total, Hq, scale)
-    lengths = (q_total, k_total, Hq)
+    arguments = (out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale)
+    lengths = (entries_ptr, q_total, k_total, Hq)
     order = (items, tiles, group, per_item)
     # workers get the registers that the loader does not need
     if WORKERS == 3:
@@ -667,8 +698,8 @@ def forward(
                     arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 2
                 )),
                 (load_tiles, (
-                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
-                    WORKERS
+                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,
+                    Q_STAGES, GROUP, WORKERS
                 )),
             ],
             [4, 4, 1], [160, 160, 24],
@@ -683,8 +714,8 @@ def forward(
                     arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (load_tiles, (
-                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
-                    WORKERS
+                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,
+                    Q_STAGES, GROUP, WORKERS
                 )),
             ],
             [4, 1], [240, 24],

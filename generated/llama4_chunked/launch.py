@@ -1,14 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c37025b93862134a
-#   text hash     ba8c612f748793fc
+#   content hash  e71d2d2d43501611
+#   text hash     f3853980e3b31620
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
+from . import runtime, kernels, padding, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
@@ -31,9 +31,10 @@ def _attend(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
-        return out.zero_(), lse.fill_(float("inf")), *runtime.empty_turned(q, k, entries)
+        return out.zero_(), lse.fill_(float("inf")), *runtime.empty_turned(q, k)
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, reach=8191)
-    q_turned, k_turned = runtime.empty_turned(q, k, entries)
+    q_turned, k_turned = runtime.empty_turned(q, k)
+    padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
     attend_turned(cache, q_turned, k_turned, v, out, lse, entries, cos, sin, positions, scale)
     return out, lse, q_turned, k_turned
@@ -53,7 +54,7 @@ def attend_turned(cache, q, k, v, out, lse, entries, cos, sin, positions, scale)
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
 
 
 def _outputs(q, v, entries):
@@ -63,7 +64,7 @@ def _outputs(q, v, entries):
 
 @_attend.register_fake
 def _(q, k, v, entries, cos, sin, positions, scale):
-    return *_outputs(q, v, entries), *runtime.empty_turned(q, k, entries)
+    return *_outputs(q, v, entries), *runtime.empty_turned(q, k)
 
 
 def _common(q, k, v, entries, cos, sin, positions, block_m, block_n):
@@ -88,17 +89,18 @@ def _differentiate(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
-    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, cos, sin, positions, out, dout, lse, dlse, *wanted,
         reach=8191,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
+    padding.clear(cache, entries, [dq], [dk, dv])
     delta = torch.empty_like(lse)
-    if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, scale, out, lse, dout, dlse, delta, dq,
-        dk, dv,
+    if runtime.differentiated(  # on Hopper GPUs, all at once
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, cos, sin, positions, scale, out, lse, dout, dlse,
+        delta, dq, dk, dv,
     ):  # fmt: skip
         return tuple(gradients)
 
@@ -117,7 +119,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
 
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -136,7 +138,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
     return tuple(gradients)
 
 

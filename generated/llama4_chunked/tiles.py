@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  634f9ddc624f863a
-#   text hash     b1ab358a85749c9a
+#   content hash  70511a48b15906b4
+#   text hash     74cd90573dbddfec
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

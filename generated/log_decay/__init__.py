@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b8dbf1c01ba3c81e
-#   text hash     9909271cab6d0295
+#   content hash  e3c9c378c8169d4c
+#   text hash     515bdf716ec58747
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e00c262391ae16d3
-#   text hash     0b4adb7f1da47411
+#   content hash  9c79bd35f7aaf7f9
+#   text hash     e0e5edb2a6dbca85
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

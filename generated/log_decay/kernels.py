@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b06cd5e40b76699a
-#   text hash     8face29e004fb538
+#   content hash  c06c7d2d22a05cb5
+#   text hash     cd9e6a97acb5a89d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,14 +1,14 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  38e7fff4a71791cf
-#   text hash     01b07d5273c8e931
+#   content hash  105234707e69129d
+#   text hash     07d2c56edf85e30c
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
 import torch
 
-from . import runtime, kernels, tiles  # runtime first: its error explains a missing triton
+from . import runtime, kernels, padding, tiles  # runtime first: its error explains a missing triton
 
 LOG2E = kernels.LOG2E.value
 
@@ -33,6 +33,7 @@ def _attend(
     if out.numel() == 0 or k.numel() == 0:
         return out.zero_(), lse.fill_(float("inf")), _empty_sums(in_log_decay.permute(0, 2, 1), entries)
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, in_log_decay)
+    padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(0, 2, 1), entries, -4096.0)
 
@@ -48,7 +49,7 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1], entries)
+    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
     return out, lse, in_log_decay_sums
 
 
@@ -84,7 +85,7 @@ def _differentiate(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_log_decay))
-    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
     gradients += [q.new_empty(0) for _ in wanted[3:]]
     dlse = None if dlse is None else dlse.contiguous()
     # whether descriptors can read values at the positions of queries: they start at multiples of 16 bytes
@@ -93,6 +94,7 @@ def _differentiate(
         "differentiate", q, k, v, entries, in_log_decay, out, dout, lse, in_log_decay_sums, dlse, level, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
+    padding.clear(cache, entries, [dq], [dk, dv])
     delta = torch.empty_like(lse)
     in_log_decay_k_sum = (
         (lse.new_empty if entries is None else lse.new_zeros)(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1])
@@ -101,9 +103,9 @@ def _differentiate(
     )
     in_log_decay_q_sum = lse.new_zeros(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1]) if wanted[3] else None
     # on Hopper GPUs
-    at_once = entries is None and runtime.differentiated(
-        cache, tiles, wanted[:3], k.shape[1], q, k, v, in_log_decay_sums, scale, out, lse, dout, dlse, delta, dq,
-        dk, dv, in_log_decay_k_sum, in_log_decay_q_sum,
+    at_once = runtime.differentiated(
+        cache, tiles, wanted[:3], k.shape[1], q, k, v, entries, in_log_decay_sums, scale, out, lse, dout, dlse,
+        delta, dq, dk, dv, in_log_decay_k_sum, in_log_decay_q_sum,
     )  # fmt: skip
     if not at_once:
         dq = dq if wanted[0] else runtime.empty_like(q)
@@ -123,7 +125,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1], entries)
+        runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
 
         if wanted[1] or wanted[2] or wanted[3]:
             dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -145,7 +147,7 @@ def _differentiate(
                     ),
                 )  # fmt: skip
 
-            runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1], entries)
+            runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
     if wanted[3]:
         total = in_log_decay_q_sum + in_log_decay_k_sum
         total = _summed_back(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  60901b498a16701b
-#   text hash     eb22f267baa086da
+#   content hash  ba3297bac9dc5141
+#   text hash     33d8b652f064722a
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c005a8cc799f4dda
-#   text hash     4b43c4cc36c89ca0
+#   content hash  009cd796d976e2d4
+#   text hash     4adfd0483fb67135
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

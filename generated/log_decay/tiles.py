@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5f19a698e75a51f9
-#   text hash     fb742e463047ca0d
+#   content hash  c0e308087536020f
+#   text hash     ee4e63f298de29ef
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  45f35f75cf6156b1
-#   text hash     0e8ebad3dbc41f23
+#   content hash  da6622b88c135390
+#   text hash     d78fbc191095d2f3
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

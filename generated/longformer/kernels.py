@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4620b38eec62bc16
-#   text hash     63b15a55e33dec3c
+#   content hash  24f146e19957a9ca
+#   text hash     dea5993b495f2f1d
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a41d87ad9b6e7ffc
-#   text hash     7d8633df271db0db
+#   content hash  034e4444ce224c34
+#   text hash     2a0fbefe4584d209
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

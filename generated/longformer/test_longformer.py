@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a1235f04f43237f5
-#   text hash     45c5b02bee12d028
+#   content hash  da4a580adc447db6
+#   text hash     4d5b1119de3fae48
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

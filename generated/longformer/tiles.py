@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eabe111046a69522
-#   text hash     4506e57c05c4ef3a
+#   content hash  9ca4b4ddc8364f27
+#   text hash     58d0b37d487c21dd
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

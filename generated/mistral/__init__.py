@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  014b0f8e484d8a18
-#   text hash     ccad5fb13782eaa2
+#   content hash  781ed6284b076c3d
+#   text hash     47dac9b9d8637496
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

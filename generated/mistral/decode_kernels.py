@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f7e1be1bb8b5648e
-#   text hash     dfb591f28eeb9aa0
+#   content hash  02076aa187cec0b4
+#   text hash     faf16660400281c0
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

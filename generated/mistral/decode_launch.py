@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  89d9a07580c82f17
-#   text hash     1327b825e808e0e2
+#   content hash  c0ef6f6f244635fb
+#   text hash     cb9d1b386b64dea2
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

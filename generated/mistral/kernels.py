@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bf33820f8415f454
-#   text hash     626a3343b050ce21
+#   content hash  99a0ffe3dbd54fff
+#   text hash     78db143834185882
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8d57d9a83cc564a5
-#   text hash     c31c13097d5649e6
+#   content hash  6c9b60d9f290a535
+#   text hash     1247ed9e3d93db80
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2c72d8a2c35bddfa
-#   text hash     4786cc993147bc3e
+#   content hash  4b906ec23a083d3e
+#   text hash     cb9087428b54ba5c
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  85abe6078cbcbf27
-#   text hash     c3a0080ec3b00647
+#   content hash  0d57785c4d52f645
+#   text hash     234d5822024eeff3
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77289e0b3c9542b3
-#   text hash     83ea7995e130db19
+#   content hash  c798eb1782ad8363
+#   text hash     77635f286b8a233f
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3a185aa4078a6d5f
-#   text hash     6176bc7026ff5801
+#   content hash  f37755674aab6898
+#   text hash     71d8101e820d7cfa
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e32f858a4910f6cc
-#   text hash     29cad155e46eac13
+#   content hash  a564eaca7bfeb5fb
+#   text hash     da7499dcf29c244d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f76a0cf83af14668
-#   text hash     8b78bab332d40dcb
+#   content hash  0b8f93e6ce081673
+#   text hash     926b84adb1beb077
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -60,15 +60,16 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_prefix_len, in_slopes, sca
         scale = arguments.as_float("scale", scale)
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
-    entries = None
-    if not (k_lens is k_starts is q_start is None):
-        entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
+    q_start = arguments.check_places(q, k_lens, k_starts, q_start)
     # not earlier: once imported, triton ignores changes to TRITON_INTERPRET
-    from . import launch
+    from . import launch, padding
 
     dtype = q.dtype
     if launch.runtime.INTERPRETED and dtype == torch.bfloat16:  # which the interpreter cannot multiply
         q, k, v = q.float(), k.float(), v.float()
+    entries = None
+    if not (k_lens is k_starts is q_start is None):
+        entries = padding.find_entries(q, k, k_lens, k_starts, q_start, False)
     out, lse = launch.attend(q, k, v, entries, in_prefix_len, in_slopes, scale)
     out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

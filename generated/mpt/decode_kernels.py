@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  349c1fb66856639c
-#   text hash     15b06b71d8e9094e
+#   content hash  be23c26884a681be
+#   text hash     6a07e67fce5899b7
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

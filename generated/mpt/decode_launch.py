@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  584344c542ecb796
-#   text hash     68c7a27679f0a565
+#   content hash  3d5243a635e98601
+#   text hash     7524b2106a5aca4b
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8b9f8cceacfa2e9d
-#   text hash     71fe02fa7728a3a8
+#   content hash  a80ca87501d3fc39
+#   text hash     d52a2983e9511fa9
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

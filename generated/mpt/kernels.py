@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8a75abbcac4d6672
-#   text hash     686a7d0908dae66f
+#   content hash  176158fdc081641d
+#   text hash     50d2d7aed5b0941c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

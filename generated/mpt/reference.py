@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  396bf1623e915797
-#   text hash     392120441c836b24
+#   content hash  feae220c2a907d53
+#   text hash     f459b6a6189b53dd
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  68227971c3b54bff
-#   text hash     81a9475a87e593ba
+#   content hash  f2bb6074fcc4c95f
+#   text hash     72b85fb21ab8bdc6
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  615dbd521e3f358a
-#   text hash     11a66c0f346dcb99
+#   content hash  c7eef77bbfc98f5c
+#   text hash     79fdf7c781acb1c2
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

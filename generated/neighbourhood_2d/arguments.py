@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  467cc2d3a1602f7d
-#   text hash     19d51750c9e2df3c
+#   content hash  f85834d6e2865c62
+#   text hash     20cc487c8bb5ecdf
 #   render with   attnforge render SPEC
 """Checks of arguments: each error names the argument, what was expected and what was given.
 
@@ -217,38 +217,23 @@ def plain(kind):
     return str(kind).removeprefix("torch.")
 
 
-def entries(q, k, k_lens, k_starts, q_start, tokens):
-    """First row and number of each entry's queries, then of its keys, and the first query's position: (B, 5).
-
-    All values stay on the device. Rows that a tensor lacks are not counted. `tokens`: each query must be a token.
-    """
-    batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
-    first = _whole_numbers("k_starts", k_starts, q, 0).clamp(0, keys)
-    count = (_whole_numbers("k_lens", k_lens, q, keys).clamp(0, keys) - first).clamp(min=0)
-    if q_start is None:
-        begin = count - queries
-    elif isinstance(q_start, torch.Tensor):
-        begin = _whole_numbers("q_start", q_start, q, 0, INTEGERS).clamp(-(2**28), 2**28).to(torch.int32)
-    else:
-        begin = q.new_full((batch,), as_int("q_start", q_start, minimum=-(2**28), maximum=2**28), dtype=torch.int32)
-    if q_start is None and not tokens:
-        skipped, rows = torch.zeros_like(begin), torch.full_like(begin, queries)
-    else:
-        # queries without a key at their position are padding
-        skipped = (-begin).clamp(0, queries)
-        rows = ((count - begin).clamp(max=queries) - skipped).clamp(min=0)
-    return torch.stack((skipped, rows, first, count, begin + skipped), 1)
+def check_places(q, k_lens, k_starts, q_start):
+    """Check what says which rows of each batch entry count; returns `q_start`, as an int if it is a number."""
+    _check_numbers("k_lens", k_lens, q, (torch.int32,))
+    _check_numbers("k_starts", k_starts, q, (torch.int32,))
+    if not isinstance(q_start, torch.Tensor):
+        return None if q_start is None else as_int("q_start", q_start, minimum=-(2**28), maximum=2**28)
+    _check_numbers("q_start", q_start, q, INTEGERS)
+    return q_start
 
 
-def _whole_numbers(name, x, like, otherwise, dtypes=(torch.int32,)):
-    """An integer for each batch entry."""
-    batch = like.shape[0]
+def _check_numbers(name, x, like, dtypes):
+    """Check that x has an integer for each batch entry, if it is given."""
     if x is None:
-        return like.new_full((batch,), otherwise, dtype=torch.int32)
+        return
     check_kind(name, x, like, dtypes)
-    if x.dim() != 1 or x.shape[0] not in (1, batch):
-        raise ValueError(f"{name}: expected shape {(batch,)}, got {tuple(x.shape)}")
-    return x.expand(batch)
+    if x.dim() != 1 or x.shape[0] not in (1, like.shape[0]):
+        raise ValueError(f"{name}: expected shape {(like.shape[0],)}, got {tuple(x.shape)}")
 
 
 def as_int(name, x, minimum=None, maximum=None, divides=False):

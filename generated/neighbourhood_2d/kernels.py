@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b8bc22ef41501d37
-#   text hash     1e881e4b61cfd580
+#   content hash  8262f5b10ef862ee
+#   text hash     c8fdb835814afd16
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d798a68438c871c6
-#   text hash     5e6e4531a67d2cd0
+#   content hash  8e140db216b67bcf
+#   text hash     5406bf2611e44693
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

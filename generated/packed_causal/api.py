@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  866ed07742bed1ea
-#   text hash     2d66f58103ef3143
+#   content hash  bb6045028225a2d6
+#   text hash     683fa9875517940e
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

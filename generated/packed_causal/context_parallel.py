@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e68f42586b759134
-#   text hash     4ac8046fd372e9c2
+#   content hash  1f020081efd60bb9
+#   text hash     ffca1c95190d3854
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

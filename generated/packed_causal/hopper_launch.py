@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1e615a9640787694
-#   text hash     69f7f3264b556837
+#   content hash  585997f12f1ed7c8
+#   text hash     97256977128e39c1
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d8b698da0a153b4d
-#   text hash     952754a95502aa33
+#   content hash  097944017060af61
+#   text hash     bf864778479b22b0
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -63,8 +63,7 @@ Symbols
     scale_log2                scale * LOG2E
     at                        number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
     phase                     phase bit: the lowest bit of the round, by which a wait tells it from the previous one
-    come                      the barrier for the arrival of tiles with rows of the next sequence, which the loader
-                              clears
+    come                      the barrier for the arrival of tiles that reach behind a sequence; the loader clears them
     turns                     what load_tiles needs in persistent programs: nothing here
     kv_ready                  the barrier for the arrival of keys and values
     zeros                     the accumulator from which the products for scores and dP start

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e0bdc11508a10f44
-#   text hash     0ce55270955ed86f
+#   content hash  9fd4c8dcc2f66c1f
+#   text hash     54f7844347ec8dd5
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  da5e4c0c962693fa
-#   text hash     d053bebe13bd6356
+#   content hash  91fb3b031e2abbc4
+#   text hash     8fd707abbd81e324
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  465a63c74566aae8
-#   text hash     574b510336fb87b9
+#   content hash  4bbe17f21be2fc44
+#   text hash     f789b10ae4ee18d1
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

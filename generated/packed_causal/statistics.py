@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  152cfdb3fd1823de
-#   text hash     07512248a5324244
+#   content hash  a5dca26fac0f8d91
+#   text hash     bdff39f9886f5091
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1fc7a8f3a9196440
-#   text hash     ffbb8e81bdcf06c6
+#   content hash  3d03b461687afd62
+#   text hash     b3aa49e446da6fcd
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

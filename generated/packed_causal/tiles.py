@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e4d393bff36adda8
-#   text hash     5c118abfa50277a7
+#   content hash  c3a33ac562661057
+#   text hash     953ff941a2e6150a
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bf04f75b6ccc3214
-#   text hash     a20dc580449c6caa
+#   content hash  93f40790f6dac53c
+#   text hash     d6c7144b8f1a08d1
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  983d1b353ecd257b
-#   text hash     b5a4a0bca59eed61
+#   content hash  47c29f6be2db996d
+#   text hash     369e8196300cfba0
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  84129190b2c726d0
-#   text hash     6874ca4243082671
+#   content hash  7f30f50e6b4e0510
+#   text hash     7a77cfa34756e13b
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

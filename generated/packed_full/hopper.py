@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  db627df6efc1962b
-#   text hash     9b3ca36cb7383ab8
+#   content hash  8f117f7840b76a50
+#   text hash     31eed5a94e1a1cfe
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -49,8 +49,9 @@ Symbols
     scale_log2         scale * LOG2E
     at                 number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
     phase              phase bit: the lowest bit of the round, by which a wait tells it from the previous one
-    ends               number of tiles so far that reach into the next sequence
-    v_come             the barrier for the arrival of such a tile, in which the loader clears rows before workers see it
+    ends               number of tiles so far that reach behind their sequence
+    v_come             the barrier for the arrival of such a tile, in which the loader clears rows before workers see
+                       it; () if there is no such tile
     visits             number of ranges of tiles of keys so far that were not empty
     begun              number of tiles of queries so far: the current one has stage begun % Q_STAGES
     others             the second operand of the product for scores: a tile of keys, or of queries
@@ -540,7 +541,7 @@ def load_keys(
     copy_tile(k_desc, rows, k_ready.index(stage), k_buffer.index(stage))
     mbarrier.wait(v_free.index(stage), phase ^ 1)
     if k_start + BLOCK_N > k_len:
-        # clear the next sequence's values: 0 times a NaN would be NaN
+        # clear what lies behind the sequence: 0 times a NaN would be NaN
         mbarrier.expect(v_come, v_desc.block_type.nbytes)
         copy_tile(v_desc, rows, v_come, v_buffer.index(stage))
         mbarrier.wait(v_come, ends & 1)

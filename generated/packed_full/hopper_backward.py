@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b81e032797059265
-#   text hash     9c92e90d90483ea5
+#   content hash  c00a5ec46e0709ad
+#   text hash     fe1b9e379f2cbc04
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -70,9 +70,9 @@ Symbols
     scale_log2                scale * LOG2E
     at                        number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
     phase                     phase bit: the lowest bit of the round, by which a wait tells it from the previous one
-    ends                      number of tiles so far that reach into the next sequence
+    ends                      number of tiles so far that reach behind their sequence
     come                      the barrier for the arrival of such a tile, in which the loader clears rows before workers
-                              see it
+                              see it; () if there is no such tile
     turns                     kv_free and places, which announce the next tiles in persistent programs
     begun                     number of tiles of keys so far: the current one has stage begun % K_STAGES
     kv_ready                  for each of these stages, the barrier for the arrival of keys and values
@@ -437,7 +437,7 @@ def load_queries(
     mbarrier.wait(free.index(stage), phase ^ 1)
     rows = [h, q_offset + q_start, 0]
     if q_start + BLOCK_M > q_len:
-        # clear the next sequence's rows: 0 times a NaN would be NaN
+        # clear what lies behind the sequence: 0 times a NaN would be NaN
         mbarrier.expect(come, q_desc.block_type.nbytes)
         copy_tile(q_desc, rows, come, q_buffer.index(stage))
         mbarrier.wait(come, ends & 1)
@@ -506,7 +506,7 @@ def load_tiles(
             mbarrier.arrive(kv_ready.index(stage), count=1)
         if k_start < k_len:
             if k_start + BLOCK_N > k_len:
-                # clear the next sequence's rows: 0 times a NaN would be NaN
+                # clear what lies behind the sequence: 0 times a NaN would be NaN
                 mbarrier.expect(come, WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
                 for worker in gl.static_range(0, WORKERS):
                     rows = [kv_h, k_offset + k_start + worker * 64, 0]

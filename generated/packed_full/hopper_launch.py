@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bbb741f33b87ef8e
-#   text hash     be39bcc36dca75e0
+#   content hash  24f9d04096a59639
+#   text hash     31208252a6b65279
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2f3c630b5c0bf0a5
-#   text hash     e28ba799f7c22bd0
+#   content hash  0a955baf586d148d
+#   text hash     9adc67121fb3f7e4
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -63,8 +63,7 @@ Symbols
     scale_log2                scale * LOG2E
     at                        number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
     phase                     phase bit: the lowest bit of the round, by which a wait tells it from the previous one
-    come                      the barrier for the arrival of tiles with rows of the next sequence, which the loader
-                              clears
+    come                      the barrier for the arrival of tiles that reach behind a sequence; the loader clears them
     turns                     what load_tiles needs in persistent programs: nothing here
     kv_ready                  the barrier for the arrival of keys and values
     zeros                     the accumulator from which the products for scores and dP start

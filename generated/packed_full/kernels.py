@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fb3a6b58bb9859a6
-#   text hash     8057e061728f4d83
+#   content hash  13bc562475c8b8f5
+#   text hash     4bbd22d7ae5f1baa
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c8c97032299dfc8b
-#   text hash     5289a268e13bf670
+#   content hash  923695d1986bc570
+#   text hash     8a726199bd3ed8dd
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

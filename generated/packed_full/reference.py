@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bb4b68fd58708a25
-#   text hash     cee155913f9268eb
+#   content hash  1ef55e8bb4f3747a
+#   text hash     a794698e9c9ebef4
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

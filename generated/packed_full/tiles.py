@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8d83f12bcbdc55ba
-#   text hash     922069cabb235684
+#   content hash  62b647d3e5d00238
+#   text hash     d246accbd90fa091
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  53209f0fba8daa82
-#   text hash     0649517f3a8a8cf1
+#   content hash  e824c59e12f5d50a
+#   text hash     d38d1d9c8b3484ec
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -49,8 +49,9 @@ Symbols
     scale_log2         scale * LOG2E
     at                 number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
     phase              phase bit: the lowest bit of the round, by which a wait tells it from the previous one
-    ends               number of tiles so far that reach into the next sequence
-    v_come             the barrier for the arrival of such a tile, in which the loader clears rows before workers see it
+    ends               number of tiles so far that reach behind their sequence
+    v_come             the barrier for the arrival of such a tile, in which the loader clears rows before workers see
+                       it; () if there is no such tile
     k_added            what terms add to all scores of a key, divided by the scale: the products for scores start from
                        it
     q_added            what terms add to all scores of a query, likewise
@@ -652,7 +653,7 @@ def load_keys(
     copy_tile(k_desc, rows, k_ready.index(stage), k_buffer.index(stage))
     mbarrier.wait(v_free.index(stage), phase ^ 1)
     if k_start + BLOCK_N > k_len:
-        # clear the next sequence's values: 0 times a NaN would be NaN
+        # clear what lies behind the sequence: 0 times a NaN would be NaN
         mbarrier.expect(v_come, v_desc.block_type.nbytes)
         copy_tile(v_desc, rows, v_come, v_buffer.index(stage))
         mbarrier.wait(v_come, ends & 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  13414f1bc36ea001
-#   text hash     87f83c3cbeb78a49
+#   content hash  ed674a113e9f27da
+#   text hash     45128543d5b46fe7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -75,9 +75,9 @@ Symbols
     scale_log2                scale * LOG2E
     at                        number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
     phase                     phase bit: the lowest bit of the round, by which a wait tells it from the previous one
-    ends                      number of tiles so far that reach into the next sequence
+    ends                      number of tiles so far that reach behind their sequence
     come                      the barrier for the arrival of such a tile, in which the loader clears rows before workers
-                              see it
+                              see it; () if there is no such tile
     turns                     kv_free and places, which announce the next tiles in persistent programs
     begun                     number of tiles of keys so far: the current one has stage begun % K_STAGES
     kv_ready                  for each of these stages, the barrier for the arrival of keys and values
@@ -554,7 +554,7 @@ def load_queries(
     mbarrier.wait(free.index(stage), phase ^ 1)
     rows = [h, q_offset + q_start, 0]
     if q_start + BLOCK_M > q_len:
-        # clear the next sequence's rows: 0 times a NaN would be NaN
+        # clear what lies behind the sequence: 0 times a NaN would be NaN
         mbarrier.expect(come, q_desc.block_type.nbytes)
         copy_tile(q_desc, rows, come, q_buffer.index(stage))
         mbarrier.wait(come, ends & 1)
@@ -628,7 +628,7 @@ def load_tiles(
             k_first = k_start
             k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1
             if k_start + BLOCK_N > k_len:
-                # clear the next sequence's rows: 0 times a NaN would be NaN
+                # clear what lies behind the sequence: 0 times a NaN would be NaN
                 mbarrier.expect(come, WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
                 for worker in gl.static_range(0, WORKERS):
                     rows = [kv_h, k_offset + k_start + worker * 64, 0]

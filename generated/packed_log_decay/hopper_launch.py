@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  663249b9e7f22ea4
-#   text hash     ae1fb4113eb3213e
+#   content hash  95acc109a62fbf97
+#   text hash     5f4dc2c5a1e9aafb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  332ee91f60f03f28
-#   text hash     3cabc606a6931a81
+#   content hash  2af3df78b15f7b9f
+#   text hash     f23b9bbc0cca0ffd
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f87b3083b99fcf10
-#   text hash     b21e152593fb74a2
+#   content hash  b4aa7c497de43cec
+#   text hash     c76a1a35af173e72
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

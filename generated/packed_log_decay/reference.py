@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6a6d4ed90fea2a9d
-#   text hash     c79d62fee94466b3
+#   content hash  b94ef6156b4adfdd
+#   text hash     365406e11717ec58
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3ad91ec9b820c175
-#   text hash     868ebf8a0e42aa07
+#   content hash  f9f60787b265ae23
+#   text hash     f7da395ef456c18e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  578c3a9b279afeee
-#   text hash     e45a142a34fa18a3
+#   content hash  a3a17f0237095127
+#   text hash     048ebd225c3d34f4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

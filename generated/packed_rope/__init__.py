@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  535ef146617b157d
-#   text hash     f0959aff2c4dfaf9
+#   content hash  23ec5fe210878ca5
+#   text hash     db1fc0270c98a500
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

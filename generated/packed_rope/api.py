@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dc4332b3c90db5b4
-#   text hash     ec22fda488bf8502
+#   content hash  ea6c9a6d3ea7fee3
+#   text hash     43fd7c182fb0256f
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  077d9e69c049484b
-#   text hash     2ee1c4e813239ecb
+#   content hash  5405a0758257fe7b
+#   text hash     b3a7d39de9015398
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -49,8 +49,9 @@ Symbols
     scale_log2         scale * LOG2E
     at                 number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
     phase              phase bit: the lowest bit of the round, by which a wait tells it from the previous one
-    ends               number of tiles so far that reach into the next sequence
-    v_come             the barrier for the arrival of such a tile, in which the loader clears rows before workers see it
+    ends               number of tiles so far that reach behind their sequence
+    v_come             the barrier for the arrival of such a tile, in which the loader clears rows before workers see
+                       it; () if there is no such tile
     visits             number of ranges of tiles of keys so far that were not empty
     low, high          range of the tiles of keys that rows of any worker see
     begun              number of tiles of queries so far: the current one has stage begun % Q_STAGES
@@ -587,7 +588,7 @@ def load_keys(
     copy_tile(k_desc, rows, k_ready.index(stage), k_buffer.index(stage))
     mbarrier.wait(v_free.index(stage), phase ^ 1)
     if k_start + BLOCK_N > k_len:
-        # clear the next sequence's values: 0 times a NaN would be NaN
+        # clear what lies behind the sequence: 0 times a NaN would be NaN
         mbarrier.expect(v_come, v_desc.block_type.nbytes)
         copy_tile(v_desc, rows, v_come, v_buffer.index(stage))
         mbarrier.wait(v_come, ends & 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  be948a1ee3090678
-#   text hash     2da5724206ad7ed6
+#   content hash  7025b1f9b00a819f
+#   text hash     b8f0d00fccc9eb92
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

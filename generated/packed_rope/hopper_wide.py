@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  df81888271d24e21
-#   text hash     0911849c655e3ee3
+#   content hash  af2a16021caba665
+#   text hash     4ee1eebf0ec800fb
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -63,8 +63,7 @@ Symbols
     scale_log2                scale * LOG2E
     at                        number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
     phase                     phase bit: the lowest bit of the round, by which a wait tells it from the previous one
-    come                      the barrier for the arrival of tiles with rows of the next sequence, which the loader
-                              clears
+    come                      the barrier for the arrival of tiles that reach behind a sequence; the loader clears them
     turns                     what load_tiles needs in persistent programs: nothing here
     kv_ready                  the barrier for the arrival of keys and values
     zeros                     the accumulator from which the products for scores and dP start

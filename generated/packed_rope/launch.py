@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d2034d2a33562229
-#   text hash     fcc4dac2f116d04e
+#   content hash  fc4e03bc965f2141
+#   text hash     77d3673412b90fed
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d762a3b37dc4bb57
-#   text hash     d3b5e64f24839558
+#   content hash  2e6dfefeeb8918ae
+#   text hash     761eb160cc468b3a
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  859d79a2327a76f7
-#   text hash     11e8faee447fe0d7
+#   content hash  7465b697116eefc2
+#   text hash     673518558f10caa9
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a6712d79bdbab94a
-#   text hash     1dd7dc5395046c75
+#   content hash  dd407e95f84305a4
+#   text hash     a8be90f2dd295786
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

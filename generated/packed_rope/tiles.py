@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9a11500025571713
-#   text hash     e01200939c5993e4
+#   content hash  0a5ed4f8536836b4
+#   text hash     8adbe84a425a3bf7
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

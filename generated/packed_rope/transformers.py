@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c1449fdb8d4a168d
-#   text hash     c23589c975bce5e6
+#   content hash  5d22add27b4f9438
+#   text hash     720258426f2dc651
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ee34dec4884350fc
-#   text hash     ce3976b2dd663f45
+#   content hash  bf22fd6c103cc300
+#   text hash     eb4ce967df3d680f
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

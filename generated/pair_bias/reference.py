@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c6fd8028466b8071
-#   text hash     7dd45f4365a4a7c4
+#   content hash  6b18715bd687aebd
+#   text hash     dea6e72060205102
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

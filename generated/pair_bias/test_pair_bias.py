@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e3473d33ee23ed6c
-#   text hash     2a68563754ec353f
+#   content hash  6272d99bd2045fc5
+#   text hash     dcfbcfa1d3dde247
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  53ecaaadf352e306
-#   text hash     900895b0168ece2c
+#   content hash  6638ca7a180f180d
+#   text hash     863b4c804f24a3d7
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b948fe6a3c27c5f5
-#   text hash     e43cb19bd797118f
+#   content hash  ce6e88c70cb2c13b
+#   text hash     48dfd0dc934db075
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -74,15 +74,16 @@ def _attention(q, k, v, k_lens, k_starts, q_start, cos, sin, positions, in_prefi
         q, scale = (-q, -scale) if scale < 0 else (q, scale)
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
-    entries = None
-    if not (k_lens is k_starts is q_start is None):
-        entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=positions is not None)
+    q_start = arguments.check_places(q, k_lens, k_starts, q_start)
     # not earlier: once imported, triton ignores changes to TRITON_INTERPRET
-    from . import launch
+    from . import launch, padding
 
     dtype = q.dtype
     if launch.runtime.INTERPRETED and dtype == torch.bfloat16:  # which the interpreter cannot multiply
         q, k, v = q.float(), k.float(), v.float()
+    entries = None
+    if not (k_lens is k_starts is q_start is None):
+        entries = padding.find_entries(q, k, k_lens, k_starts, q_start, positions is not None)
     out, lse = launch.attend(q, k, v, entries, cos, sin, positions, in_prefix_len, scale)
     out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ccf9b545f2c7a40f
-#   text hash     e2bfcd213a625318
+#   content hash  ab4deb008dd5fa09
+#   text hash     df391cf714b262a8
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

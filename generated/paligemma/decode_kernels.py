@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c2ba825b466f748a
-#   text hash     19fde60c7b641b8b
+#   content hash  aed724f84616eb54
+#   text hash     5b1c1ac283090d6e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

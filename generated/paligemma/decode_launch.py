@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1af1f0c6726cafc1
-#   text hash     7a4c462b3a23edc3
+#   content hash  e70f2128b5794625
+#   text hash     f729f49c773f442c
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

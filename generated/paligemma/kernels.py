@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ac24bfe7710e2a4c
-#   text hash     6c9d38c7b0239ef8
+#   content hash  fdff242569286c00
+#   text hash     ec2c182ca58833ac
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

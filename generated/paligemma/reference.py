@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e70ab00dc83349d5
-#   text hash     74bb33045d75df42
+#   content hash  af84a33fdaaa17dc
+#   text hash     6a83277792f08dfd
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

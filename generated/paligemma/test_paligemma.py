@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  62563a0c5394d9cb
-#   text hash     b12c437df5d3f9e0
+#   content hash  b10c4625a60de53d
+#   text hash     9541d8dc5ce8a056
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

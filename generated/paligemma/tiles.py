@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b7a00d6d4f300d74
-#   text hash     b2fcda5d783c1da2
+#   content hash  6b39df0a9751cdc1
+#   text hash     7b3eef2e373c19f4
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  289d4631ace98516
-#   text hash     b4062c5010145269
+#   content hash  bc0812271de43d69
+#   text hash     3ad1a97c508af79e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

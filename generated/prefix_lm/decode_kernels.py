@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0a299ebaefdba160
-#   text hash     a785c4f0dae544f9
+#   content hash  5b41cb849eb9562a
+#   text hash     9880af9d6061d528
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

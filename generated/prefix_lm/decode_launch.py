@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ecfdbc894517ea8d
-#   text hash     788aa778a53bef70
+#   content hash  e70d6302ec6f74df
+#   text hash     a25d478f3ef0d367
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

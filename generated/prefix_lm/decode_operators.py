@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1c9c0947bec9a125
-#   text hash     5e21f089ae076b05
+#   content hash  c691f31195fa8f8e
+#   text hash     ff2e39089f893931
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7cc6455189c8537b
-#   text hash     5956819d9c22430c
+#   content hash  7c890293262b45c1
+#   text hash     6b56bd7cad8c19e8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

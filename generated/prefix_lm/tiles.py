@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0ba8c8521057d580
-#   text hash     1b0ac5f4ed65ca4f
+#   content hash  9169f1c211c594ce
+#   text hash     7c2e689b0fb7fa44
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

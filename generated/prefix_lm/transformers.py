@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d0d40859a5924074
-#   text hash     8bae0d605a67a6af
+#   content hash  418a9fec5d880319
+#   text hash     87a2404d635458e7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8e5978f95a87a4d5
-#   text hash     a997e2e8a0444c77
+#   content hash  1bc70bbd2c880b82
+#   text hash     ef933e8701296e9a
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  95bc1b67506eeb87
-#   text hash     744be655f7988320
+#   content hash  c71708166d957ba8
+#   text hash     50a5ef88d31bd1fe
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c70d36188e7fcdff
-#   text hash     c69fd04af62fe231
+#   content hash  e18d4740f1fda644
+#   text hash     0223e3179c20f900
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

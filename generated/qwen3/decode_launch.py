@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eaa15399f96f9eab
-#   text hash     da44d74ef448a068
+#   content hash  d2075cb363dcbcdb
+#   text hash     8141e6bcb4cbcc33
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  06ac42b9b920e632
-#   text hash     992c5a0d1e3eab71
+#   content hash  d7ee59afbae80340
+#   text hash     02bbf697ba1596c6
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,17 +1,17 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  46c931e619a4faaf
-#   text hash     73a127b48fd8d376
+#   content hash  f3c93f91c14ab121
+#   text hash     7ecea0663d497074
 #   render with   attnforge render specs/qwen3.yaml
-"""Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
+"""Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 
 Nothing here waits for the GPU: lengths stay there, and sizes follow from the bounds of the call alone.
 """
 
 import torch
 
-from . import runtime, launch, arguments, decode, decode_arguments  # runtime first: it explains a missing triton
+from . import runtime, launch, arguments, decode, decode_arguments, padding  # runtime explains a missing triton
 
 
 def check_numbers(bitwise, split_size):
@@ -128,7 +128,7 @@ def _of_call(call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqle
     first_key = none if k_starts is None else torch.minimum(k_starts, k_cache.shape[1] - k_len).clamp(min=0)
     k = keys_of(k_cache)
     v = keys_of(v_cache)
-    # the same as `entries` of arguments.py for such lengths
+    # the same as `find_entries` of padding.py for such lengths
     entries = torch.stack((none, q_len, first_key, k_len, begin), 1)
     found, lse = _attend_turned(queries, k, v, q_len, entries, cos, sin, positions, scale)
     lse = launch.natural(lse)
@@ -161,5 +161,6 @@ def _attend_turned(q, k, v, q_len, entries, cos, sin, positions, scale):
     q = turned
     out, lse = launch._outputs(q, v, entries)
     cache = runtime.LaunchCache.of("attend_turned", q, k, v, entries, cos, sin, positions)
+    padding.clear(cache, entries, [out])
     launch.attend_turned(cache, q, k, v, out, lse, entries, cos, sin, positions, max(scale, 1e-37))
     return out, lse

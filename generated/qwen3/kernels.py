@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a9cef228557d03f6
-#   text hash     4fa46a335b69f1ad
+#   content hash  c3d4269df31fdd90
+#   text hash     61d48749cbe0f1ca
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  73349de6c8e778d0
-#   text hash     a368942a3342a774
+#   content hash  2323b8f7bf5eb986
+#   text hash     6b09d716ba4221bc
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

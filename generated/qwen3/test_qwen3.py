@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cf34bf6d161f8a86
-#   text hash     80e329770bf53ab3
+#   content hash  3871244e00715bd8
+#   text hash     dcabaebf0d4ad021
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

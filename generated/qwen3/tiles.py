@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8b42a47c51a82197
-#   text hash     8a83ad4e58f7e019
+#   content hash  865856b7c2e81e8a
+#   text hash     ce6b343af226ae92
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  657bacc805dbc2fb
-#   text hash     223705cfebc5526c
+#   content hash  31f8659a830aacf9
+#   text hash     1d50cac667a90e7a
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

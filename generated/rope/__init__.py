@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6300018649ccd8bf
-#   text hash     be40f67afe3c6c67
+#   content hash  85bf124153dfdff7
+#   text hash     9c4f9b9a69b41b94
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

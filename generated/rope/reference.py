@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  df51560642325128
-#   text hash     71201359dc6a25a5
+#   content hash  2256d2eaeec2c9c5
+#   text hash     0e1184703f37b4d0
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c88ea690333163b8
-#   text hash     a1349ac985ce5234
+#   content hash  ca086f6fd659107b
+#   text hash     6e25e577f15be736
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  661b1632d83c7f01
-#   text hash     2c6d40e69de644ab
+#   content hash  a53c8d32e3e366ba
+#   text hash     4a850a76419186ee
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  790029fb20f8217a
-#   text hash     83ed6de2944ff5ed
+#   content hash  49f0f0e49f858f5b
+#   text hash     4a02637d86eb433c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a0eccdff554c6268
-#   text hash     505ceaddc1165a93
+#   content hash  bae871c8c4f708ea
+#   text hash     86772e06b38454ed
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

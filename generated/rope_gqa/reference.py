@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c09e9d9a0d933b18
-#   text hash     9873f6e8d3b025cb
+#   content hash  8894786f7615211e
+#   text hash     ab72a41c6da78d04
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

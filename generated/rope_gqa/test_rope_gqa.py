@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  aaf1923bfbf1b796
-#   text hash     f20bd86f1cf80962
+#   content hash  23987a1d7d5c8124
+#   text hash     b40a15c57f20abaa
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a1e818ea30572ddd
-#   text hash     54d2c02d7f85150d
+#   content hash  2462621b78d00aa3
+#   text hash     22a724ca09716817
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

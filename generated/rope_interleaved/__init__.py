@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  84e0b53b5c615629
-#   text hash     e482b238130f7a1f
+#   content hash  84e66d2fc4d05138
+#   text hash     6f5def7879dde5bd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

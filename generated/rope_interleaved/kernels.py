@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  74269b2b4d254710
-#   text hash     9c8f3c7aef6e5fbb
+#   content hash  49b45c384905e766
+#   text hash     c82dec8c24c2e20b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

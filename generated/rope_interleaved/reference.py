@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  44f6786976914f43
-#   text hash     0b869dd439c592ba
+#   content hash  6269b4867b1a9214
+#   text hash     99109324a41910fe
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e39a0132e4270b24
-#   text hash     b0ec552f812a9af9
+#   content hash  47ba7ecd646305bf
+#   text hash     d93f7f36b70f5ec5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  20ba5da29d712538
-#   text hash     17f6ef4f79f43fbf
+#   content hash  d657c9eb10de9206
+#   text hash     e34f9d9ccc52436c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2bba0d4d1d1beb76
-#   text hash     263a20700536914a
+#   content hash  c707d50f0979abbb
+#   text hash     672c04ca375bffa2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d69811d0b479373b
-#   text hash     63b37210ca76269c
+#   content hash  385ad627089cab4c
+#   text hash     15b607dfe5fc2894
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -13,8 +13,8 @@ from . import hopper_wide as wide
 from . import runtime
 
 def differentiate(
-    cache, block_m, block_n, warps, stages, q, k, v, cos, sin, positions, scale, out, lse, dout, dlse, delta, dq,
-    dk, dv,
+    cache, block_m, block_n, warps, stages, q, k, v, entries, cos, sin, positions, scale, out, lse, dout, dlse,
+    delta, dq, dk, dv,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv."""
     dq_sum = lse.new_empty(
@@ -22,45 +22,46 @@ def differentiate(
     )
     taken = lse.new_empty(1 + dq_sum.numel() // 8192, dtype=torch.int32)
     runtime.launch(
-        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta),
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, entries),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
-            q_total=q.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-            BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
-            num_stages=stages,
+            out_desc=runtime.tile_source(out, block_m, entries),
+            dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
+            Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_DV=runtime.padded_width(v),
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     if block_n > 64:
         runtime.launch(
             cache, kernels.backward, (block_m, block_n),
-            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale)),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
-                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
-                dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
-                GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-                BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
-                TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
-            ),
-        )  # fmt: skip
-    else:
-        runtime.launch(
-            cache, wide.backward, (block_m, block_n),
-            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale)),
-            grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
-            from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
-                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+                v_desc=runtime.tile_source(v, block_n, entries),
+                dout_desc=runtime.tile_source(dout, block_m, entries), dq_sum_desc=runtime.fragment_source(dq_sum),
                 q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
                 BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
                 num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
+    else:
+        runtime.launch(
+            cache, wide.backward, (block_m, block_n),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale)),
+            grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
+            from_shapes=lambda: dict(
+                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+                v_desc=runtime.tile_source(v, block_n, entries),
+                dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
+                Hq=q.shape[-2], GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m,
+                BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
+                TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+            ),
+        )  # fmt: skip
     runtime.launch(
-        cache, kernels.finish, (block_m, block_n), (dq_sum, taken, dq, float(scale), cos, sin, positions),
+        cache, kernels.finish, (block_m, block_n), (dq_sum, taken, dq, entries, float(scale), cos, sin, positions),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
             q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], cos_stride_row=cos.stride(0),
@@ -72,11 +73,11 @@ def differentiate(
         ),
     )  # fmt: skip
     runtime.launch(
-        cache, kernels.turn_back, (block_m, block_n), (dk, cos, sin, positions),
+        cache, kernels.turn_back, (block_m, block_n), (dk, entries, cos, sin, positions),
         grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout),
         from_shapes=lambda: dict(
-            k_total=k.shape[1], Hq=q.shape[-2], cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1),
-            sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
+            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], cos_stride_row=cos.stride(0),
+            cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1),
             positions_stride_batch=runtime.stride(positions, 0),
             positions_stride_token=runtime.stride(positions, 1), position_end=cos.shape[0],
             GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], PAIRS=cos.shape[1], BLOCK_N=block_n,

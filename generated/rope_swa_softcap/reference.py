@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ad44b680003ebcab
-#   text hash     f9c10d5397844da4
+#   content hash  3198cae1a84c511f
+#   text hash     0e5faf3bef4d6460
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6856a75881a7d2f2
-#   text hash     fc5e5ac7137370e0
+#   content hash  fce0746ed33a21e0
+#   text hash     cd53cb3b8a6c3442
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

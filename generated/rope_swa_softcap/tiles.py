@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9416480d01b2aafb
-#   text hash     cbd3e3b532590564
+#   content hash  391d9c1d98911ade
+#   text hash     ec57ad1580b5663c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

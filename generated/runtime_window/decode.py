@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5951d3baf25de2bb
-#   text hash     03b6b4c981b9b28c
+#   content hash  e856647f166683cd
+#   text hash     9025d8627daf7d50
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

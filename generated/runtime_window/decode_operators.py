@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0560df9277b14b0f
-#   text hash     009199426557e4f7
+#   content hash  9d0f3843aaeea294
+#   text hash     97372bb12290814a
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

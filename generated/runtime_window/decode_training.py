@@ -1,17 +1,17 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ace04e94f0977b2a
-#   text hash     86f0cb349fbdc472
+#   content hash  050782d8280bebff
+#   text hash     ffebc3fe457edac8
 #   render with   attnforge render specs/runtime_window.yaml
-"""Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
+"""Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 
 Nothing here waits for the GPU: lengths stay there, and sizes follow from the bounds of the call alone.
 """
 
 import torch
 
-from . import runtime, launch, arguments, decode, decode_arguments  # runtime first: it explains a missing triton
+from . import runtime, launch, arguments, decode, decode_arguments  # runtime explains a missing triton
 
 
 def check_numbers(bitwise, split_size):
@@ -114,7 +114,7 @@ def _of_call(call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqle
         key = _count(q, v.shape[1])
         seen = key >= begin[:, None] - in_window + 1
         v.masked_fill_(~seen[..., None, None], 0)
-    # the same as `entries` of arguments.py for such lengths
+    # the same as `find_entries` of padding.py for such lengths
     entries = torch.stack((none, q_len, first_key, k_len, begin), 1)
     found, lse = launch.attend(queries, k, v, entries, in_window, scale)
     lse = launch.natural(lse)

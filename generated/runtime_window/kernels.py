@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  be88cd4b262d61ca
-#   text hash     55228269b179657e
+#   content hash  6866be566cb07d89
+#   text hash     a252b3e352c0ef0b
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  86f19f505c517f57
-#   text hash     3d1351d0aaa74fc4
+#   content hash  7314def7343f8453
+#   text hash     b608a981ee728072
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2ace4ccabe0f154
-#   text hash     36602e8bd266e575
+#   content hash  0454e9b7cdca87f4
+#   text hash     e202e138877109b5
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

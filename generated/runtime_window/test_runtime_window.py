@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  20f99c37b7248fed
-#   text hash     1ec4ce300d53a439
+#   content hash  3e8ac7d2b8818eae
+#   text hash     0c22c578e59b56e7
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

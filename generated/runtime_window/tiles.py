@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cc653986113c69a3
-#   text hash     19da834432dc0d8b
+#   content hash  33413d395f167176
+#   text hash     96147782721e5b2b
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  70d03a0d470bb43f
-#   text hash     6e0a8273fe6d19c7
+#   content hash  15a1663161f433a3
+#   text hash     6f2f93daac8fd2ef
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4e0ecba182a56bce
-#   text hash     f3d17ca842a58a7b
+#   content hash  1c9389b18bd49dce
+#   text hash     cd9db742aaab0956
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

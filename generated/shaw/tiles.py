@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2e830e81f781e59f
-#   text hash     234b9156f0791323
+#   content hash  502320e252fbef7a
+#   text hash     649f21be5ee79bad
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

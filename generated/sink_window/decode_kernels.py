@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6dcf4b1a2b5cc9c1
-#   text hash     6c02c573814a13eb
+#   content hash  dbff1f599b2bd937
+#   text hash     6f984a5a5c425cf4
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

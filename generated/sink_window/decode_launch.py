@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1793a6eac225cd5e
-#   text hash     368d6a76b585756b
+#   content hash  ccc415122f24fe0f
+#   text hash     c6c89b2c0b7a8477
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

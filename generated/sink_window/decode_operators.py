@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1c625844acc20b9a
-#   text hash     7ce094ef0a834023
+#   content hash  e95fd217c8419fe6
+#   text hash     466fb42bacb30be0
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6194bc42d31d2529
-#   text hash     8dd3af542e0a3943
+#   content hash  9e948d7739598745
+#   text hash     19f3e69fbfc20036
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  307e5a6b614e2526
-#   text hash     c0ca10e46a193d32
+#   content hash  1a4395dce6939ec1
+#   text hash     85c99a2a3ccabe23
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  79e7fca91e56fc1d
-#   text hash     cb3ae11d0573dfbb
+#   content hash  a477b11470226ca7
+#   text hash     99f2bee19673360e
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 
@@ -63,7 +63,7 @@ def _measure(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "measure", launch, q, q, k.shape[1], entries)
+    runtime.launch_tuned(cache, tiles, "measure", launch, q, q, k.shape[1])
     return (largest if makes == "key_sums" else parts.amax((0, 2)) / LOG2E.value), key_sums
 
 

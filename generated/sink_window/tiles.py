@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3ba460a6fdd4de7f
-#   text hash     1fe321c83e11f317
+#   content hash  db5f286ed591c698
+#   text hash     85adbc7a0c425aab
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

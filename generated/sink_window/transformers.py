@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e2d942225f2434e7
-#   text hash     a7b7794df1be21d5
+#   content hash  cce030515e8fe6fe
+#   text hash     68d212420fedb281
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  057180223eeed4d1
-#   text hash     4293f54c90d15ac9
+#   content hash  f5f124d7ec9eae5f
+#   text hash     0dcc42fdecf430ec
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a7c4715407807c6a
-#   text hash     61c395d64860dda6
+#   content hash  79b55ee47d63bc92
+#   text hash     13a34ad4f6471665
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

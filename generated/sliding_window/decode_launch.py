@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c7423bea632b6a06
-#   text hash     be2e14451416906a
+#   content hash  39a9e7b6731e2a1f
+#   text hash     49effb13a64ccc01
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  901fc7d811e3a19e
-#   text hash     8f205ae84443e6e8
+#   content hash  e876f7c2a7465fa7
+#   text hash     40f5bbd8538a8f92
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,17 +1,17 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  55042745734b504e
-#   text hash     d9562ef212e7893c
+#   content hash  314a12715737bc99
+#   text hash     c95f1c3616c4489b
 #   render with   attnforge render specs/sliding_window.yaml
-"""Decoding with the bits of training: the portable forward pass of `attention` over the sequences in a cache.
+"""Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 
 Nothing here waits for the GPU: lengths stay there, and sizes follow from the bounds of the call alone.
 """
 
 import torch
 
-from . import runtime, launch, arguments, decode, decode_arguments  # runtime first: it explains a missing triton
+from . import runtime, launch, arguments, decode, decode_arguments  # runtime explains a missing triton
 
 
 def check_numbers(bitwise, split_size):
@@ -114,7 +114,7 @@ def _of_call(call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqle
         key = _count(q, v.shape[1])
         seen = key >= begin[:, None] - 1023
         v.masked_fill_(~seen[..., None, None], 0)
-    # the same as `entries` of arguments.py for such lengths
+    # the same as `find_entries` of padding.py for such lengths
     entries = torch.stack((none, q_len, first_key, k_len, begin), 1)
     found, lse = launch.attend(queries, k, v, entries, scale)
     lse = launch.natural(lse)

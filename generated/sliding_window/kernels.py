@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f84fe3dc10abbc9e
-#   text hash     01032fd4211dd6bb
+#   content hash  97b59684219c4a26
+#   text hash     87b603a472d44387
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c1d0d18abc15cc13
-#   text hash     436c54c431acdc31
+#   content hash  da974b1aa77f1f03
+#   text hash     3b9c708ab8cadacb
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

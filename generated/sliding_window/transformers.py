@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  90f3fc43972ef6ef
-#   text hash     1b10503baf118168
+#   content hash  ff4fee2c75b2152a
+#   text hash     cde0488ebde0331c
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  37b87f87fa30848d
-#   text hash     c3755b9c8b133419
+#   content hash  8d12a307ddb9dbdf
+#   text hash     3c078d351b8fa8ec
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

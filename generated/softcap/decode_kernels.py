@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d18690aa3d23eb2a
-#   text hash     0da2c0b679b90bc7
+#   content hash  a584f7fc08b20c49
+#   text hash     0e7985dd75fb172d
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2a594167010cf21b
-#   text hash     a29a01d4ed2492df
+#   content hash  ba56865927322ea7
+#   text hash     88b93cb97189295d
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4c5a2191783daafc
-#   text hash     bda48f7e55aca3c9
+#   content hash  a76fc4f491452cff
+#   text hash     50e934ed156fc0d1
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  daabd40f4557da9c
-#   text hash     5a83a232df219afc
+#   content hash  6503ee06f4356377
+#   text hash     dc7e08c8691d5a03
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  67441f89c60461e5
-#   text hash     638abc423079cd13
+#   content hash  7689efbb4e985fad
+#   text hash     6761acec94a76fec
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9cd25a554c8f25c8
-#   text hash     bee3a748c146d7d1
+#   content hash  3a481e41a443520c
+#   text hash     cf44c78341246deb
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

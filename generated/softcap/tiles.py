@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2aafc562b7eecf48
-#   text hash     c966742fa082e949
+#   content hash  92c88822c571be2f
+#   text hash     2dc7b07432298f95
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

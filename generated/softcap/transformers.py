@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  390f8e2d73874ef2
-#   text hash     69179f09eea070e9
+#   content hash  b7b27ee74288c7fc
+#   text hash     18557addbe592c33
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

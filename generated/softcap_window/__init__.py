@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dcd03631334db1ec
-#   text hash     fd95ee6c3b637c47
+#   content hash  ea8bfe427ca7148e
+#   text hash     31f2c9b577b344c9
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2f7a9caf71055478
-#   text hash     627b53798dc2baa2
+#   content hash  c555123eba466b12
+#   text hash     da0e3ff598c1c664
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -53,15 +53,16 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_window, scale, return_lse)
         scale = arguments.as_float("scale", scale)
     if return_lse is not False:
         arguments.as_bool("return_lse", return_lse)
-    entries = None
-    if not (k_lens is k_starts is q_start is None):
-        entries = arguments.entries(q, k, k_lens, k_starts, q_start, tokens=False)
+    q_start = arguments.check_places(q, k_lens, k_starts, q_start)
     # not earlier: once imported, triton ignores changes to TRITON_INTERPRET
-    from . import launch
+    from . import launch, padding
 
     dtype = q.dtype
     if launch.runtime.INTERPRETED and dtype == torch.bfloat16:  # which the interpreter cannot multiply
         q, k, v = q.float(), k.float(), v.float()
+    entries = None
+    if not (k_lens is k_starts is q_start is None):
+        entries = padding.find_entries(q, k, k_lens, k_starts, q_start, False)
     out, lse = launch.attend(q, k, v, entries, in_window, scale)
     out = out if out.dtype == dtype else out.to(dtype)
     return (out, launch.natural(lse)) if return_lse else out

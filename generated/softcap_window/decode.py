@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d13ba78c42d95130
-#   text hash     262e46722849685b
+#   content hash  0dd9b9700ed10b9a
+#   text hash     8da28c03423c551e
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dcc242d400dd3a60
-#   text hash     008eaf7f665d2b35
+#   content hash  4b06ba29538cdbc4
+#   text hash     88eab17ad22362e1
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

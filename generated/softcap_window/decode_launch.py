@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ce3fc2d4d51d5c6c
-#   text hash     7404bcbe37770253
+#   content hash  6105b042406b6338
+#   text hash     a423af9b9068b788
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c6ae6d5b44238ad5
-#   text hash     7ce1fccda52fbe67
+#   content hash  06c2abdd51bc9a90
+#   text hash     37add6d8fecba283
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2ee0b5a0e7467bc6
-#   text hash     d6ded02a87f546f8
+#   content hash  ae30699da9ab178c
+#   text hash     bc481f575b48a721
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

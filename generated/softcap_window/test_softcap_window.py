@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2b6e3eab764a9634
-#   text hash     fd5a68086fafd84c
+#   content hash  7d108ad11b492065
+#   text hash     237a2f5573d510ca
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2ed4e91a15349dd8
-#   text hash     f5b23f409ae72743
+#   content hash  26793852c01498e2
+#   text hash     83a5f039a25b084e
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  96acb5782e49e6f9
-#   text hash     7ae197f20ad4dda0
+#   content hash  afd08ba628e3d91c
+#   text hash     22c2dc4025b493df
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

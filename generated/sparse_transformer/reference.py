@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e3c38a8444b651e4
-#   text hash     5f56887f65a3a1f1
+#   content hash  55fcf98d620f7ab0
+#   text hash     4dbc5e76ecb94793
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

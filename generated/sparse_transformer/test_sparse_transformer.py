@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  bb9f35b036d14e8b
-#   text hash     5aaa47866bbbe67c
+#   content hash  c283d606a4ef2cc1
+#   text hash     698571e94dfde8a0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

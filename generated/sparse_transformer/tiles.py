@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  21c2c93282a82371
-#   text hash     33b50d9fd86a6435
+#   content hash  58d4127387f28c5a
+#   text hash     fb89286c6f8db493
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  16b9a08ea48347ff
-#   text hash     2411414d4828c3df
+#   content hash  6b3fba8c66b7aa2c
+#   text hash     1242f77984ddf660
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  88205769ab5f3ce5
-#   text hash     728a4371ddc398ee
+#   content hash  baf6c4c88e94d198
+#   text hash     2322adf0bf76f842
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b7570939c5f563ec
-#   text hash     93c54071a4f28adc
+#   content hash  a539ddab57751c6c
+#   text hash     9bbc0329a791af3c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c70168593f5acb92
-#   text hash     532ffb40b7be7eac
+#   content hash  1626f1ec0ef8ff5e
+#   text hash     9e1ffef53ec7d3e4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

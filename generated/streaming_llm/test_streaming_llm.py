@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  62684b18aaf791a6
-#   text hash     e15af81f0a774218
+#   content hash  ab90ddee6e21db25
+#   text hash     c0e6699efcb81c1d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a0044048f4d257ba
-#   text hash     a1462c70ddf08bcf
+#   content hash  928c8faa9723bff2
+#   text hash     bc3c47afcd149e5a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1d377564647522c5
-#   text hash     711767d81d5d7c90
+#   content hash  348adbc19b604ab7
+#   text hash     644f111bb78c2c1e
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

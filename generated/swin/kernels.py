@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2d4e89446909d58d
-#   text hash     c20343c724105bcc
+#   content hash  b1b6e1ef5d732006
+#   text hash     2daa4b0508c6b331
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b8f848ab1d2022a2
-#   text hash     206aa1af7e913d1c
+#   content hash  d07eaf86401fd175
+#   text hash     10cf7596fb0f6309
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

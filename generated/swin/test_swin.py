@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  23a38a71bc096fb6
-#   text hash     86c30cad94becaf5
+#   content hash  3ac811f7e062290e
+#   text hash     22dbdf9adefb2307
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cae041fcbb58cbbe
-#   text hash     c2dfc6e64fb477ac
+#   content hash  56e73069fa3b0305
+#   text hash     e8cf1dc268b3bf50
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

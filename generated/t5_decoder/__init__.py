@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a57100919ef92f6d
-#   text hash     b60fe229eb906cd8
+#   content hash  4affab760153e1bc
+#   text hash     13ffb4a5fb23ca27
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c1d19322445c374b
-#   text hash     246103596d6efca6
+#   content hash  883351b3d7c5151f
+#   text hash     ec5d66b0f43dcb1b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

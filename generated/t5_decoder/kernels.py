@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c394c2a46638cc49
-#   text hash     313066647cbc5860
+#   content hash  b6653634006fce70
+#   text hash     df14148bfd76682e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7a2bb5e312874df0
-#   text hash     7e3463941332f048
+#   content hash  31c6483fec988658
+#   text hash     736a262ce078ffea
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

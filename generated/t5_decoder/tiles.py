@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9872c91c39ef3e80
-#   text hash     3d8826aca3e18396
+#   content hash  15bf77b2a85c8b03
+#   text hash     bcb4425981b08140
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  624cb1d0d93691ba
-#   text hash     9825ac4410d29fd1
+#   content hash  ea33df60857aaedf
+#   text hash     ab1c73133778f658
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c9209b29695ecc85
-#   text hash     f0dc724799256706
+#   content hash  2e563f8aca588e5b
+#   text hash     b7a215e11de5137b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 
@@ -89,7 +89,8 @@ def add_up_by_distance(
 def distances(q, k):
     """The first distance from key to query in any tile, and the one after the last: tiles reach beyond all rows."""
     # multiples of 16, for which kernels are compiled once
-    return -(q.shape[1] // 16 * 16 + 272), k.shape[1] // 16 * 16 + 272
+    queries, keys = (rows // 16 * 16 + 272 for rows in (q.shape[1], k.shape[1]))
+    return -max(queries, keys), keys
 
 
 def make_by_distance(cache, q, k, in_rel_bias, learn=False):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d7bdba454421937f
-#   text hash     b4906ef713246930
+#   content hash  8e0698bab42e41a2
+#   text hash     bfffb23b03d28215
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -14,8 +14,8 @@ from . import runtime
 from .hopper_by_distance import collect_by_distance, make_by_distance
 
 def differentiate(
-    cache, block_m, block_n, warps, stages, q, k, v, in_rel_bias, scale, out, lse, dout, dlse, delta, dq, dk, dv,
-    in_rel_bias_at_sum,
+    cache, block_m, block_n, warps, stages, q, k, v, entries, in_rel_bias, scale, out, lse, dout, dlse, delta, dq,
+    dk, dv, in_rel_bias_at_sum,
 ):  # fmt: skip
     """Fills in delta, dq, dk and dv."""
     dq_sum = lse.new_empty(
@@ -25,25 +25,26 @@ def differentiate(
     learn = in_rel_bias_at_sum is not None
     by_distance, by_distance_sums, by_distance_steps = make_by_distance(cache, q, k, in_rel_bias, learn)
     runtime.launch(
-        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta),
+        cache, kernels.prepare, (block_m, block_n), (out, dout, dq_sum, taken, dlse, delta, entries),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            out_desc=runtime.tile_source(out, block_m), dout_desc=runtime.tile_source(dout, block_m),
-            q_total=q.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-            BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
-            num_stages=stages,
+            out_desc=runtime.tile_source(out, block_m, entries),
+            dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
+            Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_DV=runtime.padded_width(v),
+            TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip
     if block_n > 64:
         runtime.launch(
             cache, kernels.backward, (block_m, block_n),
-            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale), by_distance, by_distance_sums,
-             by_distance_steps),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale), by_distance,
+             by_distance_sums, by_distance_steps),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
-                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
-                dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+                v_desc=runtime.tile_source(v, block_n, entries),
+                dout_desc=runtime.tile_source(dout, block_m, entries), dq_sum_desc=runtime.fragment_source(dq_sum),
+                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
                 by_distance_stride_head=runtime.stride(by_distance, 0), D=q.shape[-1], DV=v.shape[-1],
                 BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
                 STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
@@ -52,22 +53,23 @@ def differentiate(
     else:
         runtime.launch(
             cache, wide.backward, (block_m, block_n),
-            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, float(scale), by_distance),
+            (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale), by_distance),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
-                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
-                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
-                by_distance_stride_head=runtime.stride(by_distance, 0), D=q.shape[-1], DV=v.shape[-1],
-                BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
-                STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+                v_desc=runtime.tile_source(v, block_n, entries),
+                dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
+                Hq=q.shape[-2], by_distance_stride_head=runtime.stride(by_distance, 0), D=q.shape[-1],
+                DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+                BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
+                num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
     runtime.launch(
-        cache, kernels.finish, (block_m, block_n), (dq_sum, taken, dq, float(scale)),
+        cache, kernels.finish, (block_m, block_n), (dq_sum, taken, dq, entries, float(scale)),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            q_total=q.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
             TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
         ),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a4795d305be9bed3
-#   text hash     5882f7be18b8909a
+#   content hash  c1fc14a83391f6b3
+#   text hash     a41d79406c0585c0
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f7cf0ee76ae989b6
-#   text hash     6d045689588495c8
+#   content hash  6951426d53674a9b
+#   text hash     44f445519922289b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  54905cf8a6d0ca0e
-#   text hash     9f41b5fe8642db6d
+#   content hash  0e1602e4354235fa
+#   text hash     adce1c722d4075f8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  816ef53b521f0302
-#   text hash     ee5610c567421208
+#   content hash  7637d0a27d9ba4f3
+#   text hash     bed49b184f4764ef
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cdadc84979d85c29
-#   text hash     26449f0e66267501
+#   content hash  faf05738e14d1dae
+#   text hash     feeb2a7e6238695d
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -43,6 +43,9 @@ Symbols
     scale_log2         scale * LOG2E
     at                 number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
     phase              phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    ends               number of tiles so far that reach behind their sequence
+    v_come             the barrier for the arrival of such a tile, in which the loader clears rows before workers see
+                       it; () if there is no such tile
     vectors_ready      for each stage, the barrier at which the loader reports that it has stored what terms read of
                        keys
     x_k_tile           what terms read of x: a value for each key of the current tile
@@ -55,7 +58,6 @@ Symbols
     packed             the weights of the previous tile, two in each int32
     OVERLAPPED         whether the product with the previous values keeps running while weights are computed
     rest               tiles of keys before this index remain
-    entries_ptr        None, and unused: only the portable kernel, which shares its launches, reads it
 """
 
 import triton
@@ -67,7 +69,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, load_range, load_vector, partial_row_sums
+from .kernels import LOG2E, find_entry, load_range, load_vector, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -216,6 +218,22 @@ def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
 
 
 @gluon.jit
+def clear_behind(tile, count, ROWS: gl.constexpr):
+    """Clear the rows of a tile of ROWS rows in shared memory from row `count` on, eight at a time."""
+    # the loading warp has few registers
+    WIDTH: gl.constexpr = tile.shape[1]
+    COLUMNS: gl.constexpr = 128 if WIDTH > 128 else WIDTH
+    STRIP: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [1, 1], [1, 0])
+    row = gl.arange(0, 8, gl.SliceLayout(1, STRIP))
+    for first in gl.static_range(0, ROWS, 8):
+        if count < first + 8:
+            for column in gl.static_range(0, WIDTH, COLUMNS):
+                strip = tile.slice(first, 8, 0).slice(column, COLUMNS, 1)
+                strip.store(gl.where((row + first < count)[:, None], strip.load(STRIP), 0.0))
+    fence_async_shared()
+
+
+@gluon.jit
 def weigh(
     m, l, score, k_start, in_image_k_tile, terms, BLOCK_N: tl.constexpr, OVERLAPPED: tl.constexpr, mixed
 ):  # fmt: skip
@@ -326,7 +344,7 @@ def work(
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     (
-        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch,
+        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch,
         in_image_stride_token, key_ranges_ptr, q_parts
     ) = arguments  # fmt: skip
     items, tiles, group, per_item = order
@@ -349,10 +367,9 @@ def work(
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
-            q_offset, q_len = 0, q_total
-            k_offset, k_len = 0, k_total
-            if (half == 0) | (early < tiles - 1 - early):
-                q_begin = k_len - q_len
+            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len):
+                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
                 q_pos = row + q_begin
@@ -429,11 +446,12 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, terms, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr, BLOCK_N: tl.constexpr
+    at, k_start, terms, b, k_offset, kv_h, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers,
+    STAGES: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and one of values, and pass on whatever else workers read of each key."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_image_k_buffer = buffers
-    k_len, in_image_base, in_image_stride_token = terms
+    in_image_base, in_image_stride_token = terms
     LINE: gl.constexpr = gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])
     # [BLOCK_N]
     k_pos = k_start + gl.arange(0, BLOCK_N, LINE)
@@ -446,23 +464,36 @@ def load_keys(
     mbarrier.wait(v_free.index(stage), phase ^ 1)
     in_image_k_buffer.index(stage).store(in_image_k)
     mbarrier.arrive(vectors_ready.index(stage), count=1)
-    mbarrier.expect(v_ready.index(stage), v_desc.block_type.nbytes)
-    copy_tile(v_desc, rows, v_ready.index(stage), v_buffer.index(stage))
+    if entries_ptr is not None and k_start + BLOCK_N > k_len:
+        # clear what lies behind the sequence: 0 times a NaN would be NaN
+        mbarrier.expect(v_come, v_desc.block_type.nbytes)
+        copy_tile(v_desc, rows, v_come, v_buffer.index(stage))
+        mbarrier.wait(v_come, ends & 1)
+        clear_behind(matrix(v_buffer, stage), k_len - k_start, BLOCK_N)
+        mbarrier.arrive(v_ready.index(stage), count=1)
+        ends += 1
+    else:
+        mbarrier.expect(v_ready.index(stage), v_desc.block_type.nbytes)
+        copy_tile(v_desc, rows, v_ready.index(stage), v_buffer.index(stage))
+    return ends
 
 
 @gluon.jit
 def load_tiles(
-    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr, WORKERS: tl.constexpr
+    lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr,
+    WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
     (
-        k_total, Hq, in_image_ptr, in_image_stride_batch, in_image_stride_token, key_ranges_ptr, q_parts
+        entries_ptr, q_total, k_total, Hq, in_image_ptr, in_image_stride_batch, in_image_stride_token,
+        key_ranges_ptr, q_parts
     ) = lengths  # fmt: skip
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
     at = 0  # tiles of keys so far
     begun = 0  # tiles of queries so far
+    ends = 0  # ends of sequences so far
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
     for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
@@ -472,23 +503,23 @@ def load_tiles(
             b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
-            q_offset = 0
-            k_offset, k_len = 0, k_total
-            if (half == 0) | (early < tiles - 1 - early):
+            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            if ((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len):
                 in_image_base = (
                     in_image_ptr
                     + tl.cast(b, tl.int64) * in_image_stride_batch
                     + tl.cast(k_offset, tl.int64) * in_image_stride_token
                 )
-                terms = (k_len, in_image_base, in_image_stride_token)
+                terms = (in_image_base, in_image_stride_token)
                 first, _, _, last = load_range(key_ranges_ptr, b, q_parts, q_start, BLOCK_M, BLOCK_N)
                 ahead = first
                 if Q_STAGES == 1:
                     ahead = tl.minimum(first + 1, last)
                     for j in tl.range(first, ahead):
                         k_start = (first + last - 1 - j) * BLOCK_N
-                        load_keys(
-                            at, k_start, terms, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                        ends = load_keys(
+                            at, k_start, terms, b, k_offset, kv_h, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers,
+                            STAGES, BLOCK_N
                         )  # fmt: skip
                         at += 1
                 stage = begun % Q_STAGES
@@ -500,8 +531,9 @@ def load_tiles(
                 begun += 1
                 for j in tl.range(ahead, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
-                    load_keys(
-                        at, k_start, terms, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                    ends = load_keys(
+                        at, k_start, terms, b, k_offset, kv_h, entries_ptr, k_len, ends, v_come, k_desc, v_desc, buffers,
+                        STAGES, BLOCK_N
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)
@@ -531,6 +563,7 @@ def forward(
     gl.static_assert(STAGES > 1, "what terms read of keys takes two stages: with one, warps wait for each other")
     vectors_ready = barriers(STAGES, 1)
     in_image_k_buffer = gl.allocate_shared_memory(gl.int32, [STAGES, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    v_come = () if entries_ptr is None else barriers(1, 1).index(0)
     queries = (q_buffer, barriers(Q_STAGES, 1), barriers(Q_STAGES, WORKERS))
     buffers = (
         k_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS),
@@ -538,11 +571,12 @@ def forward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch,
+        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch,
         in_image_stride_token, key_ranges_ptr, q_parts
     )  # fmt: skip
     lengths = (
-        k_total, Hq, in_image_ptr, in_image_stride_batch, in_image_stride_token, key_ranges_ptr, q_parts
+        entries_ptr, q_total, k_total, Hq, in_image_ptr, in_image_stride_batch, in_image_stride_token,
+        key_ranges_ptr, q_parts
     )  # fmt: skip
     order = (items, tiles, group, per_item)
     # workers get the registers that the loader does not need
@@ -559,8 +593,8 @@ def forward(
                     arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 2
                 )),
                 (load_tiles, (
-                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
-                    WORKERS
+                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,
+                    Q_STAGES, GROUP, WORKERS
                 )),
             ],
             [4, 4, 1], [160, 160, 24],
@@ -575,8 +609,8 @@ def forward(
                     arguments, order, queries, buffers, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, D, DV, BLOCK_DV, WORKERS, 1
                 )),
                 (load_tiles, (
-                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, BLOCK_M, BLOCK_N, STAGES, Q_STAGES, GROUP,
-                    WORKERS
+                    lengths, order, queries, buffers, q_desc, k_desc, v_desc, v_come, BLOCK_M, BLOCK_N, STAGES,
+                    Q_STAGES, GROUP, WORKERS
                 )),
             ],
             [4, 1], [240, 24],

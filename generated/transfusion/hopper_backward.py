@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4ea246ad54f9eeee
-#   text hash     b567038ddfc0c02f
+#   content hash  0eb39085f2a548a4
+#   text hash     bd1079509d37b698
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 
@@ -68,6 +68,9 @@ Symbols
     scale_log2                scale * LOG2E
     at                        number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
     phase                     phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    ends                      number of tiles so far that reach behind their sequence
+    come                      the barrier for the arrival of such a tile, in which the loader clears rows before workers
+                              see it; () if there is no such tile
     turns                     kv_free and places, which announce the next tiles in persistent programs
     begun                     number of tiles of keys so far: the current one has stage begun % K_STAGES
     kv_ready                  for each of these stages, the barrier for the arrival of keys and values
@@ -96,8 +99,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import kernels, runtime
-from .hopper import apart, barriers, copy_tile, matrix, store_rows
-from .kernels import LOG2E, batch_and_head, load_range, load_tile, load_vector, unrotate
+from .hopper import apart, barriers, clear_behind, copy_tile, matrix, store_rows
+from .kernels import LOG2E, batch_and_head, find_entry, load_range, load_tile, load_vector, unrotate
 
 add_tile, store_tile = runtime.gluon_sum_of_tiles(), runtime.gluon_store_of_tiles()
 view = runtime.gluon_view_of_tiles()
@@ -105,17 +108,20 @@ view = runtime.gluon_view_of_tiles()
 COUNTED = tl.constexpr(4096)  # up to this many queries a program begins dQ itself; with more, zeros are faster
 
 
-@triton.jit(do_not_specialize=["q_total", "Hq"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq"])
 def prepare(
-    out_desc, dout_desc, dq_sum_ptr, taken_ptr, dlse_ptr, delta_ptr, q_total, Hq, D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
+    out_desc, dout_desc, dq_sum_ptr, taken_ptr, dlse_ptr, delta_ptr, entries_ptr, q_total, k_total, Hq,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_DV: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store delta, rowsum(out * dout) - dlse, of a tile of queries of one head; clear its counter or its sums of dQ."""
     tl.store(taken_ptr, 0, mask=tl.program_id(0) + tl.program_id(1) + tl.program_id(2) == 0)
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
-    q_offset, q_len = 0, q_total
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
     # [BLOCK_M, BLOCK_DV]
     dout_tile = load_tile(dout_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
     out_tile = load_tile(out_desc, b, h, q_offset + q_start, q_offset + q_len, BLOCK_M, BLOCK_DV)
@@ -127,7 +133,7 @@ def prepare(
         # the derivative of the LSE with respect to a score is its weight, so that ds gains p * dlse
         delta -= tl.load(dlse_ptr + row_base + row, mask=row < q_len, other=0.0) * LOG2E
     tl.store(delta_ptr + row_base + row, delta, mask=row < q_len)
-    sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
+    sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_total, BLOCK_M) * BLOCK_M
     if (BLOCK_N > 64) & (q_len <= COUNTED):
         tl.store(taken_ptr + 1 + (sum_row + q_start) // BLOCK_M, 0)
     else:
@@ -238,7 +244,7 @@ def work(
 ):  # fmt: skip
     """Store dK and dV of 64 keys of each tile that this program takes."""
     (
-        dk_ptr, dv_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch,
+        dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch,
         in_image_stride_token, query_ranges_ptr, k_parts, tiles, group, grouped, joined
     ) = arguments  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
@@ -258,10 +264,9 @@ def work(
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
         k_start = tile * BLOCK_N
-        q_len = q_total
-        k_offset, k_len = 0, k_total
+        q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
         if k_start < k_len:
-            q_begin = k_len - q_len
+            q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
             # [64]
             k_pos = k_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
             scale_log2 = scale * LOG2E
@@ -374,7 +379,8 @@ def add_shares(
 ):  # fmt: skip
     """Send all shares of dQ that the workers compute to memory."""
     (
-        taken_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, tiles, group, grouped, joined
+        taken_ptr, entries_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, tiles, group, grouped,
+        joined
     ) = counted  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     kv_free, places = turns
@@ -389,12 +395,11 @@ def add_shares(
     while tile >= 0:
         mbarrier.arrive(kv_free.index(begun % K_STAGES), count=1)
         k_start = tile * BLOCK_N
-        q_len = q_total
-        k_len = k_total
+        q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
         if k_start < k_len:
             first, _, _, last = load_range(query_ranges_ptr, b, k_parts, k_start, BLOCK_N, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-                sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
+                sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_total, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(
                     tl.int32
                 )
                 for i in tl.range(first, last):
@@ -411,8 +416,8 @@ def add_shares(
 
 @gluon.jit
 def load_queries(
-    at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries,
-    BLOCK_M: tl.constexpr, STAGES: tl.constexpr
+    at, ends, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, entries_ptr, come, h, q_len,
+    queries, BLOCK_M: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of queries and of dout, with LSE and delta of its rows."""
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -422,14 +427,29 @@ def load_queries(
     delta = tl.load(delta_ptr + row_base + row, mask=row < q_len, other=0.0)
     mbarrier.wait(free.index(stage), phase ^ 1)
     rows = [b, h, q_offset + q_start, 0]
-    mbarrier.expect(q_ready.index(stage), q_desc.block_type.nbytes)
-    copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage))
-    mbarrier.expect(dout_ready.index(stage), dout_desc.block_type.nbytes)
-    copy_tile(dout_desc, rows, dout_ready.index(stage), dout_buffer.index(stage))
+    if entries_ptr is not None and q_start + BLOCK_M > q_len:
+        # clear what lies behind the sequence: 0 times a NaN would be NaN
+        mbarrier.expect(come, q_desc.block_type.nbytes)
+        copy_tile(q_desc, rows, come, q_buffer.index(stage))
+        mbarrier.wait(come, ends & 1)
+        ends += 1
+        clear_behind(matrix(q_buffer, stage), q_len - q_start, BLOCK_M)
+        mbarrier.arrive(q_ready.index(stage), count=1)
+        mbarrier.expect(come, dout_desc.block_type.nbytes)
+        copy_tile(dout_desc, rows, come, dout_buffer.index(stage))
+        mbarrier.wait(come, ends & 1)
+        ends += 1
+        clear_behind(matrix(dout_buffer, stage), q_len - q_start, BLOCK_M)
+        mbarrier.arrive(dout_ready.index(stage), count=1)
+    else:
+        mbarrier.expect(q_ready.index(stage), q_desc.block_type.nbytes)
+        copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage))
+        mbarrier.expect(dout_ready.index(stage), dout_desc.block_type.nbytes)
+        copy_tile(dout_desc, rows, dout_ready.index(stage), dout_buffer.index(stage))
     lse_buffer.index(stage).store(lse)
     delta_buffer.index(stage).store(delta)
     mbarrier.arrive(dout_ready.index(stage), count=1)
-    return at + 1
+    return at + 1, ends
 
 
 @gluon.jit
@@ -447,24 +467,24 @@ def place_of(place, Hkv, tiles, group, grouped, joined):
 
 @gluon.jit
 def load_tiles(
-    lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M: tl.constexpr,
+    lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, come, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, GROUP: tl.constexpr, K_STAGES: tl.constexpr,
     WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of keys, values and queries that the workers need, in their order."""
     (
-        lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, items, tiles, group,
-        grouped, joined
+        lse_ptr, delta_ptr, taken_ptr, entries_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, items,
+        tiles, group, grouped, joined
     ) = lengths  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     at = 0  # tiles of queries so far
     begun = 0  # tiles of keys so far
+    ends = 0  # ends of sequences so far
     place = tl.program_id(0)
     while place < items:
         tile, b, kv_h = place_of(place, Hq // GROUP, tiles, group, grouped, joined)
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
-        k_offset, k_len = 0, k_total
+        q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
         stage = begun % K_STAGES
         if K_STAGES > 1:
             kv_free, places = turns
@@ -472,19 +492,33 @@ def load_tiles(
             hand_on(places, stage, tile, b, kv_h)
             mbarrier.arrive(kv_ready.index(stage), count=1)
         if k_start < k_len:
-            mbarrier.expect(kv_ready.index(stage), WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
-            for worker in gl.static_range(0, WORKERS):
-                rows = [b, kv_h, k_offset + k_start + worker * 64, 0]
-                copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
-                copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
+            if entries_ptr is not None and k_start + BLOCK_N > k_len:
+                # clear what lies behind the sequence: 0 times a NaN would be NaN
+                mbarrier.expect(come, WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
+                for worker in gl.static_range(0, WORKERS):
+                    rows = [b, kv_h, k_offset + k_start + worker * 64, 0]
+                    copy_tile(k_desc, rows, come, k_buffer.index(stage * WORKERS + worker))
+                    copy_tile(v_desc, rows, come, v_buffer.index(stage * WORKERS + worker))
+                mbarrier.wait(come, ends & 1)
+                ends += 1
+                for worker in gl.static_range(0, WORKERS):
+                    clear_behind(matrix(k_buffer, stage * WORKERS + worker), k_len - k_start - worker * 64, 64)
+                    clear_behind(matrix(v_buffer, stage * WORKERS + worker), k_len - k_start - worker * 64, 64)
+                mbarrier.arrive(kv_ready.index(stage), count=1)
+            else:
+                mbarrier.expect(kv_ready.index(stage), WORKERS * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
+                for worker in gl.static_range(0, WORKERS):
+                    rows = [b, kv_h, k_offset + k_start + worker * 64, 0]
+                    copy_tile(k_desc, rows, kv_ready.index(stage), k_buffer.index(stage * WORKERS + worker))
+                    copy_tile(v_desc, rows, kv_ready.index(stage), v_buffer.index(stage * WORKERS + worker))
             first, _, _, last = load_range(query_ranges_ptr, b, k_parts, k_start, BLOCK_N, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 row_base = (b.to(tl.int64) * Hq + h) * q_total + q_offset
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M
-                    at = load_queries(
-                        at, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, h, q_len, queries, BLOCK_M,
-                        STAGES
+                    at, ends = load_queries(
+                        at, ends, q_start, q_desc, dout_desc, lse_ptr, delta_ptr, row_base, b, q_offset, entries_ptr, come, h,
+                        q_len, queries, BLOCK_M, STAGES
                     )  # fmt: skip
         else:
             mbarrier.arrive(kv_ready.index(stage), count=1)
@@ -503,9 +537,9 @@ def load_tiles(
 
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "k_parts", "items", "tiles", "group", "grouped", "joined"])
 def backward(
-    q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale,
-    in_image_ptr, query_ranges_ptr, q_total, k_total, Hq, in_image_stride_batch, in_image_stride_token, k_parts,
-    items, tiles, group, grouped, joined, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_desc, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, entries_ptr,
+    scale, in_image_ptr, query_ranges_ptr, q_total, k_total, Hq, in_image_stride_batch, in_image_stride_token,
+    k_parts, items, tiles, group, grouped, joined, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -533,17 +567,19 @@ def backward(
         q_buffer, barriers(STAGES, 1), dout_buffer, lse_buffer, delta_buffer, barriers(STAGES, 2),
         barriers(STAGES, WORKERS)
     )  # fmt: skip
+    come = () if entries_ptr is None else barriers(1, 1).index(0)
     fence_async_shared()
     arguments = (
-        dk_ptr, dv_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch,
+        dk_ptr, dv_ptr, entries_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch,
         in_image_stride_token, query_ranges_ptr, k_parts, tiles, group, grouped, joined
     )  # fmt: skip
     lengths = (
-        lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, items, tiles, group,
-        grouped, joined
+        lse_ptr, delta_ptr, taken_ptr, entries_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, items,
+        tiles, group, grouped, joined
     )  # fmt: skip
     counted = (
-        taken_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, tiles, group, grouped, joined
+        taken_ptr, entries_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, tiles, group, grouped,
+        joined
     )  # fmt: skip
     # workers get the registers that the single warps do not need
     gl.warp_specialize(
@@ -557,8 +593,8 @@ def backward(
                 BLOCK_DV, K_STAGES, WORKERS, 1
             )),
             (load_tiles, (
-                lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES, GROUP,
-                K_STAGES, WORKERS
+                lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, come, BLOCK_M, BLOCK_N, STAGES,
+                GROUP, K_STAGES, WORKERS
             )),
             (add_shares, (
                 counted, keys, turns, exchange, dq_sum_desc, BLOCK_M, BLOCK_N, GROUP, BLOCK_D, K_STAGES, WORKERS
@@ -570,19 +606,21 @@ def backward(
 
 @triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "position_end"])
 def finish(
-    dq_sum_ptr, taken_ptr, dq_ptr, scale, cos_ptr, sin_ptr, positions_ptr, q_total, k_total, Hq, cos_stride_row,
-    cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_batch, positions_stride_token,
-    position_end, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_PAIRS: tl.constexpr, TILE_AXIS: tl.constexpr
+    dq_sum_ptr, taken_ptr, dq_ptr, entries_ptr, scale, cos_ptr, sin_ptr, positions_ptr, q_total, k_total, Hq,
+    cos_stride_row, cos_stride_column, sin_stride_row, sin_stride_column, positions_stride_batch,
+    positions_stride_token, position_end, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_PAIRS: tl.constexpr, TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Store dQ of one tile of queries of one head: turn [64, 64] tiles in the register order of products into rows."""
     tile = tl.program_id(TILE_AXIS)
     b, h = batch_and_head(Hq, TILE_AXIS)
     q_start = tile * BLOCK_M
-    q_offset, q_len = 0, q_total
-    k_offset, k_len = 0, k_total
-    q_begin = k_len - q_len
-    sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if entries_ptr is not None:
+        if q_start >= q_len:
+            return
+    q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+    sum_row = (b.to(tl.int64) * Hq + h) * tl.cdiv(q_total, BLOCK_M) * BLOCK_M
     first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
     # if programs are counted and none has reached this tile, nothing was ever written
     mask = (BLOCK_N > 64) & (q_len <= COUNTED)
@@ -607,11 +645,11 @@ def finish(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["k_total", "Hq", "position_end"])
+@triton.jit(do_not_specialize=["q_total", "k_total", "Hq", "position_end"])
 def turn_back(
-    dk_ptr, cos_ptr, sin_ptr, positions_ptr, k_total, Hq, cos_stride_row, cos_stride_column, sin_stride_row,
-    sin_stride_column, positions_stride_batch, positions_stride_token, position_end, GROUP: tl.constexpr,
-    D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
+    dk_ptr, entries_ptr, cos_ptr, sin_ptr, positions_ptr, q_total, k_total, Hq, cos_stride_row, cos_stride_column,
+    sin_stride_row, sin_stride_column, positions_stride_batch, positions_stride_token, position_end,
+    GROUP: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
     TILE_AXIS: tl.constexpr
 ):  # fmt: skip
     """Apply the inverse rotation in place to dK of one tile of keys of one head."""
@@ -619,7 +657,10 @@ def turn_back(
     Hkv = Hq // GROUP
     b, kv_h = batch_and_head(Hkv, TILE_AXIS)
     k_start = tile * BLOCK_N
-    k_offset, k_len = 0, k_total
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+    if entries_ptr is not None:
+        if k_start >= k_len:
+            return
     first_row = (b.to(tl.int64) * k_total + k_offset) * Hkv + kv_h
     positions_base = positions_ptr
     if positions_ptr is not None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  175d8556bce5d93c
-#   text hash     c6889e3396022949
+#   content hash  7b7f33f3570ac645
+#   text hash     f992ec897a037c53
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 
@@ -62,6 +62,7 @@ Symbols
     scale_log2                scale * LOG2E
     at                        number of tiles so far: the current one has stage at % STAGES, in round at // STAGES
     phase                     phase bit: the lowest bit of the round, by which a wait tells it from the previous one
+    come                      the barrier for the arrival of tiles that reach behind a sequence; the loader clears them
     turns                     what load_tiles needs in persistent programs: nothing here
     kv_ready                  the barrier for the arrival of keys and values
     zeros                     the accumulator from which the products for scores and dP start
@@ -81,7 +82,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from . import runtime
 from .hopper import apart, barriers, matrix, score_product, store_rows
 from .hopper_backward import by_threads, load_tiles, place_of
-from .kernels import LOG2E, load_range, load_vector
+from .kernels import LOG2E, find_entry, load_range, load_vector
 
 wait_for_threads = runtime.gluon_barrier_of_threads()
 
@@ -215,8 +216,8 @@ def make_dv(
 ):  # fmt: skip
     """Store dV of a program's keys."""
     (
-        dv_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch, in_image_stride_token,
-        query_ranges_ptr, k_parts, tiles, group, grouped, joined
+        dv_ptr, entries_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch,
+        in_image_stride_token, query_ranges_ptr, k_parts, tiles, group, grouped, joined
     ) = for_dv  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
@@ -226,10 +227,9 @@ def make_dv(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_len = q_total
-    k_offset, k_len = 0, k_total
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
-        q_begin = k_len - q_len
+        q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
         # [64]
         k_pos = k_start + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
         scale_log2 = scale * LOG2E
@@ -273,7 +273,10 @@ def make_dk(
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
     """Store dK of a program's keys."""
-    dk_ptr, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, grouped, joined = for_dk
+    (
+        dk_ptr, entries_ptr, q_total, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, grouped,
+        joined
+    ) = for_dk  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     q_buffer, q_ready, dout_buffer, lse_buffer, delta_buffer, dout_ready, free = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -284,7 +287,7 @@ def make_dk(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    k_offset, k_len = 0, k_total
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
         # [64, 128], [64, REST]
         dk = gl.full([64, 128], 0.0, gl.float32, OUT)
@@ -317,20 +320,20 @@ def make_dq(
 ):  # fmt: skip
     """Add a program's share of dQ to memory."""
     (
-        dq_sum_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, tiles, group, grouped, joined
+        dq_sum_ptr, entries_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, tiles, group, grouped,
+        joined
     ) = for_dq  # fmt: skip
     k_buffer, v_buffer, kv_ready = keys
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_len = q_total
-    k_len = k_total
+    q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
     if k_start < k_len:
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
         first, _, _, last = load_range(query_ranges_ptr, b, k_parts, k_start, BLOCK_N, BLOCK_M)
         for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-            sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(
+            sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_total, BLOCK_M) * BLOCK_M // 64 * ((D + 63) // 64)).to(
                 tl.int32
             )
             for i in tl.range(first, last):
@@ -342,9 +345,9 @@ def make_dq(
 
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "k_parts", "items", "tiles", "group", "grouped", "joined"])
 def backward(
-    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, scale,
-    in_image_ptr, query_ranges_ptr, q_total, k_total, Hq, in_image_stride_batch, in_image_stride_token, k_parts,
-    items, tiles, group, grouped, joined, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, dq_sum_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, taken_ptr, entries_ptr,
+    scale, in_image_ptr, query_ranges_ptr, q_total, k_total, Hq, in_image_stride_batch, in_image_stride_token,
+    k_parts, items, tiles, group, grouped, joined, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, K_STAGES: tl.constexpr
 ):  # fmt: skip
@@ -368,18 +371,23 @@ def backward(
     exchange = (
         weights, barriers(1, 1).index(0), barriers(1, 1).index(0), factors, barriers(2, 1), barriers(2, 1)
     )  # fmt: skip
+    come = () if entries_ptr is None else barriers(1, 1).index(0)
     fence_async_shared()
     for_dv = (
-        dv_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch, in_image_stride_token,
-        query_ranges_ptr, k_parts, tiles, group, grouped, joined
+        dv_ptr, entries_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch,
+        in_image_stride_token, query_ranges_ptr, k_parts, tiles, group, grouped, joined
     )  # fmt: skip
-    for_dk = (dk_ptr, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, grouped, joined)
+    for_dk = (
+        dk_ptr, entries_ptr, q_total, k_total, Hq, scale, query_ranges_ptr, k_parts, tiles, group, grouped,
+        joined
+    )  # fmt: skip
     for_dq = (
-        dq_sum_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, tiles, group, grouped, joined
+        dq_sum_ptr, entries_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, tiles, group, grouped,
+        joined
     )  # fmt: skip
     lengths = (
-        lse_ptr, delta_ptr, taken_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, items, tiles, group,
-        grouped, joined
+        lse_ptr, delta_ptr, taken_ptr, entries_ptr, q_total, k_total, Hq, query_ranges_ptr, k_parts, items,
+        tiles, group, grouped, joined
     )  # fmt: skip
     # the first group gets the registers that the others do not need
     gl.warp_specialize(
@@ -394,8 +402,8 @@ def backward(
                 for_dq, keys, exchange, BLOCK_M, BLOCK_N, GROUP, D
             )),
             (load_tiles, (
-                lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, BLOCK_M, BLOCK_N, STAGES,
-                GROUP, K_STAGES, WORKERS
+                lengths, keys, turns, queries, q_desc, k_desc, v_desc, dout_desc, come, BLOCK_M, BLOCK_N,
+                STAGES, GROUP, K_STAGES, WORKERS
             )),
         ],
         [4, 4, 1], [208, 72, 24],

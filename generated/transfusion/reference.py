@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  52cb5fc197034c51
-#   text hash     20d29870e8860ac4
+#   content hash  a413ce100cfdc8de
+#   text hash     52e437a61f0683dd
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

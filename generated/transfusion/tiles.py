@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5beba5dd0393dbe5
-#   text hash     0ff1a56afa317ee0
+#   content hash  7bf304c0476122bf
+#   text hash     80871123c212844c
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

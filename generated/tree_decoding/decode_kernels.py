@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1c76582732586dad
-#   text hash     50a80576c631b6b5
+#   content hash  b1dc197de5da9692
+#   text hash     9400a590ce4ebb1c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

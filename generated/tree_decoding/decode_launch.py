@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  42ab8c75a8d69c31
-#   text hash     51bef136584e4c01
+#   content hash  8ff0614ceba25238
+#   text hash     2f5d1941547ea658
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a9ac9e5213012976
-#   text hash     ac2850064039fd4b
+#   content hash  855780baeb653387
+#   text hash     58d1c378ee7d9152
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0390c65253ef3171
-#   text hash     3d48b458231278f0
+#   content hash  ed37bf6ece139e9b
+#   text hash     b1ba7fb6cd4aaa7b
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7654f83b992dbe6e
-#   text hash     798346a88ddc1ecc
+#   content hash  7150dad1979c0dcf
+#   text hash     8044915de6566450
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  eb5d0bd76bbe502e
-#   text hash     a1093b5afea77266
+#   content hash  3a167b6ba28b889c
+#   text hash     d7d28ef00406141c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -668,11 +668,15 @@ def test_a_first_call_by_an_operator_of_a_compiled_graph() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+KINDS_OF_TRAINING = [("portable", torch.bfloat16), ("portable", torch.float32)]
+KINDS_OF_TRAINING += [("hopper", torch.bfloat16)] if GPU and torch.cuda.get_device_capability() == (9, 0) else []
+
+
+@pytest.mark.parametrize(("target", "dtype"), KINDS_OF_TRAINING)
 @pytest.mark.parametrize("name", ["causal", "llama3", "mistral", "gpt_oss", "prefix_lm", "tree_decoding"])
-def test_bits_of_training(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bits_of_training(name: str, target: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """With packed new tokens, by a call and by replaying a graph of it."""
-    monkeypatch.setenv("ATTNFORGE_TARGET", "portable")
+    monkeypatch.setenv("ATTNFORGE_TARGET", target)
     s = Sequences([5000, 129, 513, 40, 7], [3, 1, 2, 7, 7], HEADS, KV_HEADS, 128, device="cuda", dtype=dtype)
     module, (found, alone) = load(name), given(name, s)
     launches = importlib.import_module(f"generated.{name}.launch")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import devices
+import padding
 import pytest
 import torch
 import unformatted
@@ -42,6 +43,7 @@ pytestmark = pytest.mark.skipif(devices.GPU, reason="kernels run on the GPU")
 
 GENERATED = Path(__file__).parents[2] / "generated"
 VARIANTS = sorted(path.parent.name for path in GENERATED.glob("*/hopper.py"))
+DENSE = [name for name in VARIANTS if "cu_seqlens" not in (GENERATED / name / "hopper.py").read_text()]
 QUICK = ("causal", "gpt2_dropout", "gpt_oss_window", "log_decay", "packed_causal", "rope_gqa", "softcap")
 TILES = [(128, 32, 8, 3), (128, 64, 8, 2), (192, 32, 12, 3), (192, 64, 12, 3), (192, 128, 12, 2)]  # forward
 CLOSE = 1.5e-3  # relative error of results in float16
@@ -624,6 +626,35 @@ def test_dropout_draws_the_same_everywhere(size: int) -> None:
                 assert torch.equal(out == 0, known == 0)
             back = package.gradients(out, [*queries, given], one), torch.autograd.grad(known, [given], one.float())
             assert torch.equal(back[0][2] == 0, back[1][0] == 0)
+
+
+def of_padded(package: Package, of: Plan, kind: str, size: int, length: int = 300) -> Iterator[float]:
+    """How far out, the LSE and gradients of a padded batch are from the reference's; padding of q, k and v is NaN."""
+    heads = (2, 1) if size == 256 else (4, 2)
+    queries, places = padding.of(kind, length)
+    call = calls.make(of, Sizes(3, queries, length, *heads, size, size, "fp16").of(of.spec), "cpu")
+    queries_out, keys_out = padding.left_out(queries, length, places)
+    outs = (queries_out, keys_out, keys_out)
+    given = [padding.with_nan(x, out).requires_grad_() for x, out in zip(call.operands, outs, strict=True)]
+    results = package.attention(*given, **call.keywords, **places, return_lse=True)
+    expected = package.reference(*call.operands, **call.keywords, **places)
+    yield from map(apart, results, expected)
+    if not differentiates(of, size):
+        return
+    make = torch.Generator().manual_seed(1)
+    dout, dlse = (torch.randn(x.shape, generator=make).half().to(x.dtype) for x in results)
+    dlse = dlse.masked_fill(queries_out[:, None], 0.0)
+    learned = call.wanted[3:]
+    found = package.gradients(results, (*given, *learned), [padding.with_nan(dout, queries_out), dlse])
+    zeros = dout.masked_fill(queries_out[:, :, None, None], 0.0)
+    known = torch.autograd.grad(expected, call.wanted, [zeros.float(), dlse])
+    yield from itertools.starmap(apart, zip(found, known, strict=True))
+
+
+@pytest.mark.parametrize("kind", padding.KINDS)
+@pytest.mark.parametrize(("name", "size"), sized(DENSE))
+def test_rows_left_out_are_not_read(name: str, size: int, kind: str) -> None:
+    assert max(of_padded(Package(GENERATED / name), planned(name), kind, size)) < CLOSE
 
 
 @pytest.mark.parametrize("score", ["score + k * tanh(0.25)", "score + 0.1 * apart"])

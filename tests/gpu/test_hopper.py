@@ -11,10 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import padding
 import pytest
 import torch
 
 import attnforge
+from attnforge.gpu import calls
+from attnforge.gpu.calls import Sizes
+from attnforge.language import spec as language
+from attnforge.plan import plan
+from attnforge.source import resources
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 hopper = torch.cuda.is_available() and torch.cuda.get_device_capability(0) == (9, 0)
@@ -380,6 +386,44 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(
     assert torch.equal(out[7:8], alone)
     prefix, _ = package.call("hopper", q[7:8, :end], k[7:8, :end], v[7:8, :end])
     assert torch.equal(out[7:8, :end], prefix)
+
+
+PADDED = (
+    "causal full cross mistral llama3 gpt_oss softcap alibi bloom log_decay gpt2_dropout block_sparse longformer "
+    "t5_encoder t5_decoder pair_bias"
+)
+
+
+@pytest.mark.parametrize("kind", padding.KINDS)
+@pytest.mark.parametrize("name", PADDED.split())
+@pytest.mark.parametrize("size", [64, 80, 128, 256])
+@pytest.mark.parametrize("length", [333, 4200])
+def test_rows_left_out_are_not_read(
+    name: str, size: int, kind: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = resources.variants()[name]
+    of, package = plan.build(language.load(path, terms=resources.terms_for(path))), Package(name, monkeypatch)
+    queries, places = padding.of(kind, length, "cuda")
+    call = calls.make(of, Sizes(3, queries, length, 4, 2, size, size, "fp16").of(of.spec), "cuda")
+    queries_out, keys_out = padding.left_out(queries, length, places)
+    outs = (queries_out, keys_out, keys_out)
+    given = [padding.with_nan(x, out).requires_grad_() for x, out in zip(call.operands, outs, strict=True)]
+    wanted = (*given, *call.wanted[3:])
+    dout = padding.with_nan(random(*given[0].shape, dtype=torch.float16), queries_out)
+    found = {}
+    for target in ("portable", "hopper"):
+        out, lse = package.call(target, *given, **call.keywords, **places)
+        found[target] = (out, lse, *torch.autograd.grad(out, wanted, dout))
+    learned = [one for one in of.learned if one.input.keyword in call.learned]
+    at_once = of.hopper.backward and all(one.made_of({*of.summed_at_once}) for one in learned)
+    at_once = at_once and (size <= 128 or (of.hopper.wide and not learned))
+    assert package.kernels("forward") == ["hopper"]
+    assert package.kernels("backward") == (["hopper_launch"] if at_once else [])
+    for mine, portable in zip(found["hopper"], found["portable"], strict=True):
+        there = portable.isfinite()
+        assert torch.equal(mine[~there], portable[~there])
+        mine, portable = mine[there].float(), portable[there].float()
+        assert (mine - portable).norm() <= 4e-3 * portable.norm()
 
 
 @pytest.mark.parametrize("name", ["causal", "full", "gpt_oss", "sliding_window", "alibi", "softcap", "log_decay"])

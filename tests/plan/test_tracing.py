@@ -122,8 +122,10 @@ def test_operators_pass_all_checks_of_pytorch(
     finally:
         torch.use_deterministic_algorithms(False)
     monkeypatch.undo()
-    forward, backward = calls
-    assert len(torch.library.opcheck(*forward)) == 4
+    *before, backward = calls
+    assert len(before) == (2 if layout == "padded" else 1)
+    for called in before:
+        assert len(torch.library.opcheck(*called)) == 4
     # it has no derivative to check
     op, args = backward
     assert len(torch.library.opcheck(op, [x.detach() if isinstance(x, torch.Tensor) else x for x in args])) == 4

@@ -101,15 +101,3 @@ def test_kernels_work_nothing_out_for_nobody(file: str) -> None:
             if unused := function.made - function.read:
                 found[path.parent.name, function.name] = unused
     assert found == {}
-
-
-@pytest.mark.parametrize("file", ["hopper_backward.py", "hopper_wide.py", "hopper_launch.py"])
-def test_no_call_that_leaves_rows_out_reaches_the_backward_pass_for_hopper_gpus(file: str) -> None:
-    for path in packages(file):
-        taken = {name for function in functions(path) for name in function.parameters}
-        assert not taken & {"entries", "entries_ptr"}, path.parent.name
-
-
-def test_the_forward_pass_for_hopper_gpus_reads_nothing_of_rows_left_out() -> None:
-    for path in packages("hopper.py"):
-        assert "entries_ptr" not in set().union(*(function.read for function in functions(path))), path.parent.name

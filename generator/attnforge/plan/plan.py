@@ -216,7 +216,7 @@ class Plan:
         launched = self.hopper.backward.launched if self.hopper and self.hopper.backward else ()
         texts = (text for kernel in launched for p in kernel.parts for text in (p.given, p.value))
         read = names(self.storage.tiled, *texts, *(kernel.grid for kernel in launched))
-        read |= {*self.bounding} - {*self.storage.entries} if self.kernels.listed else set()
+        read |= {*self.bounding} if self.kernels.listed else set()
         read |= self.hopper.by_distance.inputs if self.hopper and self.hopper.by_distance else set()
         results = ("out", "lse", "dout", "dlse", "delta", "dq", "dk", "dv", *(s.name for s in self.summed_at_once))
         return (*(name for name in (*self.tensors, *self.prepared, *self.numbers) if name in read), *results)

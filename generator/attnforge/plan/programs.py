@@ -40,7 +40,7 @@ def sequence(a: Analysis, side: Side, written: Iterable[tuple[str, str]], tile: 
     `written` are the tensors of one side that the kernel writes, with the widths of their rows.
     """
     if not a.storage.cut:
-        return (*a.storage.found(), *_drawn(a))
+        return (*a.storage.found(), *drawn(a))
     scanned = any(given.scan for given in a.spec.inputs)
     share = (tile, "tl.num_programs(TILE_AXIS)" if tile == "tile" else "1", BLOCKS[side])
     return (*a.storage.found("qk" if scanned else "q"), *cleared(a, side, written, share))
@@ -51,13 +51,10 @@ def beyond(a: Analysis, side: Side) -> tuple[Block, ...]:
     return a.storage.beyond(side)
 
 
-def _drawn(a: Analysis) -> tuple[Statement, ...]:
+def drawn(a: Analysis) -> tuple[Statement, ...]:
     """The row number from which dropout draws for the first row: its position, if the call gives positions."""
-    return (
-        (Statement("drawn", "0 if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)"),)
-        if a.spec.dropout
-        else ()
-    )
+    text = "0 if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)"
+    return (Statement("drawn", text),) if a.spec.dropout and a.storage.entries else ()
 
 
 def tile_of_queries(a: Analysis, written: tuple[str, str]) -> tuple[Block, ...]:

@@ -55,13 +55,13 @@ def empty(spec: Spec) -> tuple[Block, ...]:
 
 def kept(terms: KernelTerms) -> str:
     """Text of the mask of a tile's weights that dropout keeps."""
-    drawn = f"kept(seed, drop_below, b, h, {storage.of(terms.spec).drawn}, k_start, k_pos.shape[0])"
+    drawn = f"kept(seed, drop_below, b, h, {storage.of(terms.spec).drawn_from('row')}, k_start, k_pos.shape[0])"
     return drawn + (".T" if terms.down == "k" else "")
 
 
 def kept_anywhere(terms: KernelTerms) -> str:
     """The same for tiles that may begin anywhere if the call says which rows a batch entry has."""
-    alone = f"kept_alone(seed, drop_below, b, h, {storage.of(terms.spec).drawn}, k_pos)"
+    alone = f"kept_alone(seed, drop_below, b, h, {storage.of(terms.spec).drawn_from('row')}, k_pos)"
     return f"({kept(terms)} if entries_ptr is None else {alone})"
 
 

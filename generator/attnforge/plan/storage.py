@@ -9,7 +9,7 @@ from typing import ClassVar
 from ..expressions.inputs import HEAD_AXES, ROW_AXES, Axis, Input
 from ..language.spec import Spec
 from .parameters import Parameter, jitted
-from .sides import SIDES, Side
+from .sides import BLOCKS, SIDES, Side
 from .statements import Block, Branch, Statement
 
 
@@ -25,6 +25,7 @@ class Dense:
     cut = False  # whether sequences share an axis, so that a tile may reach into the next one
     cuts = ()  # the tensors that say where sequences begin
     entries: ClassVar[tuple[str, ...]] = ("entries",)  # the tensor that says it instead if a call leaves rows out
+    told: ClassVar[tuple[str, ...]] = ("entries_ptr",)  # the same in kernels
     limits = ()  # the numbers that say how long sequences are
     sequences = "q.shape[0]"  # text of the number of sequences
     heads = "q.shape[0], q.shape[2]"  # text of the numbers of batch entries and heads
@@ -36,7 +37,6 @@ class Dense:
     level = "entries is None and (k.shape[1] - q.shape[1]) % 8 == 0"
     left_out = "entries"  # the argument that, if given, leaves rows out: descriptors cannot mask rows
     whole = "entries is None"  # text of whether no row is left out
-    drawn = "row + drawn"  # text of the row numbers from which dropout draws
     # text of the position of the first query
     begin = "k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)"
 
@@ -52,6 +52,10 @@ class Dense:
     def leading(self, entry: str = "b", own: str = "h") -> str:
         """Text of the leading indices of a head's rows: `entry` for the batch entry, then `own` for the head."""
         return f"{entry}, {own}"
+
+    def drawn_from(self, row: str) -> str:
+        """Text of the row number from which dropout draws for a row."""
+        return f"{row} + drawn"
 
     def tile(self, x: str, side: Side, head: str, rows: str, columns: str) -> str:
         """Text that loads a tile of queries or keys, as [rows, columns]."""
@@ -105,6 +109,14 @@ class Dense:
         """The statements that end programs whose tile lies past the end of their sequence."""
         return (Branch("entries_ptr is not None", _beyond(side)),)
 
+    def reaches(self, side: Side) -> str:
+        """Text of whether a descriptor reads rows behind a tile's sequence."""
+        return f"entries_ptr is not None and {_reaches(side)}"
+
+    def arrival(self, barriers: str) -> str:
+        """Text of the barrier for the arrival of such tiles, made by `barriers`."""
+        return f"() if entries_ptr is None else {barriers}"
+
     @property
     def head_rows(self) -> str:
         """Text of the index of a head's first row in lse and delta, from which descriptors can read."""
@@ -113,7 +125,7 @@ class Dense:
     @property
     def tiled_rows(self) -> str:
         """Text of the index of a head's first row in a tensor that has whole tiles for each sequence."""
-        return "(b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M"
+        return "(b.to(tl.int64) * Hq + h) * tl.cdiv(q_total, BLOCK_M) * BLOCK_M"
 
     def head_tokens(self, given: Input) -> str:
         """Text of the index of a head's first token in an input's gradient."""
@@ -153,27 +165,6 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class AllRows(Dense):
-    """The same for kernels that are never run with rows left out: a sequence has all rows of its batch entry."""
-
-    entries = ()
-    left_out = whole = ""
-    begin = "k_len - q_len"
-
-    def found(self, own: str = "") -> tuple[Statement, ...]:
-        """The statements that find a sequence."""
-        return tuple(Statement(f"{side}_offset, {side}_len", f"0, {side}_total") for side in SIDES)
-
-    def beyond(self, side: Side) -> tuple[Block, ...]:
-        """No statements: a grid has no tile past the end of its sequence."""
-        return ()
-
-    def sizes(self) -> Iterator[Parameter]:
-        """The parameters that give kernels the lengths."""
-        return (size for size in super().sizes() if not size.absent)
-
-
-@dataclass(frozen=True)
 class Packed:
     """Tensors whose sequences share the axis of rows, cut by `cu_seqlens`: (N, H, D)."""
 
@@ -184,7 +175,7 @@ class Packed:
     functions = (*jitted("portable/loads", "find_rows", "load_tile"), *jitted("portable/stores", "clear_rows"))
     cut = True
     cuts = ("cu_seqlens_q", "cu_seqlens_k")
-    entries = ()
+    entries = told = ()
     sequences = "(cu_seqlens_q.shape[0] - 1)"
     heads = "q.shape[1]"
     counted = ("q", "cu_seqlens_q", *longest)
@@ -192,7 +183,6 @@ class Packed:
     nothing = "0 in (out.numel(), k.numel(), max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1)"
     level = "cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()"
     left_out = whole = ""
-    drawn = "row"
     begin = "k_len - q_len"
 
     axes = ("tokens", "heads", "head size")
@@ -209,6 +199,10 @@ class Packed:
     def leading(self, entry: str = "b", own: str = "h") -> str:
         """Text of the leading indices of a head's rows: `entry` for the batch entry, then `own` for the head."""
         return own
+
+    def drawn_from(self, row: str) -> str:
+        """Text of the row number from which dropout draws for a row."""
+        return row
 
     def tile(self, x: str, side: Side, head: str, rows: str, columns: str) -> str:
         """Text that loads a tile of queries or keys, as [rows, columns]."""
@@ -276,6 +270,14 @@ class Packed:
         """The statements that end programs whose tile lies past the end of their sequence."""
         return _beyond(side)
 
+    def reaches(self, side: Side) -> str:
+        """Text of whether a descriptor reads rows behind a tile's sequence."""
+        return _reaches(side)
+
+    def arrival(self, barriers: str) -> str:
+        """Text of the barrier for the arrival of such tiles, made by `barriers`."""
+        return barriers
+
     @property
     def head_rows(self) -> str:
         """Text of the index of a head's first row in lse and delta, from which descriptors can read."""
@@ -326,6 +328,10 @@ class Packed:
         yield Parameter("q_rows", "i32", "lse.shape[-1]")
 
 
+def _reaches(side: Side) -> str:
+    return f"{side}_start + {BLOCKS[side]} > {side}_len"
+
+
 def _beyond(side: Side) -> tuple[Block, ...]:
     return (Branch(f"{side}_start >= {side}_len", (Statement("", "return"),)),)
 
@@ -338,11 +344,6 @@ STORAGES: dict[bool, Storage] = {False: Dense(), True: Packed()}
 def of(spec: Spec) -> Storage:
     """The storage that a spec asks for."""
     return STORAGES[spec.packed]
-
-
-def of_all_rows(storage: Storage) -> Storage:
-    """The same storage, for kernels that are never run with rows left out."""
-    return storage if isinstance(storage, Packed) else AllRows()
 
 
 def broad_axes(given: Input, spec: Spec) -> tuple[int, ...]:

@@ -20,14 +20,15 @@ def _in_gluon() -> Iterator[tuple[str, str]]:
     yield "scale_log2", "scale * LOG2E"
     yield "at", "number of tiles so far: the current one has stage at % STAGES, in round at // STAGES"
     yield "phase", "phase bit: the lowest bit of the round, by which a wait tells it from the previous one"
-    yield "ends", "number of tiles so far that reach into the next sequence"
+    yield "ends", "number of tiles so far that reach behind their sequence"
     yield "eighth", "index of a group of eight keys, which share a call of the random number generator"
     yield "words", "four words of 32 bits, the result of a call"
     yield "draws", "a random number of 16 bits for each weight: dropout drops it if that is less than drop_below"
     yield "CALLS", "the layout in which threads call the generator, each for draws of its own"
     yield (
         "v_come, come",
-        "the barrier for the arrival of such a tile, in which the loader clears rows before workers see it",
+        "the barrier for the arrival of such a tile, in which the loader clears rows before workers see it; () if "
+        "there is no such tile",
     )
 
 
@@ -120,8 +121,6 @@ def forward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "AGAIN", "whether this is the second pass through the program's tiles, which visits few of them"
     yield "counts", "numbers of tiles so far, before or after a pass"
     yield "first_lse", "the LSE that the first pass stored"
-    if plan.storage.entries:
-        yield "entries_ptr", "None, and unused: only the portable kernel, which shares its launches, reads it"
 
 
 def backward(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -229,7 +228,7 @@ def wide(plan: Plan) -> Iterator[tuple[str, str]]:
         "lengths": "the kernel parameters that load_tiles needs",
         "terms": "a tuple that make_dv builds for its steps: values that no step changes",
         "x_buffer": "tiles of x in shared memory; for queries and dout, one per stage",
-        "v_come, come": "the barrier for the arrival of tiles with rows of the next sequence, which the loader clears",
+        "v_come, come": "the barrier for the arrival of tiles that reach behind a sequence; the loader clears them",
         "free": "for each stage of the buffers, the barrier at which make_dv and make_dk report that they are done",
     }
     others = {"factors", "factors_ready"}

@@ -44,12 +44,14 @@ _LAYERS = {"transformers.py": "transformers/transformers.py.jinja"}
 _MODULE = {"module.py": "module/module.py.jinja"}
 _RANKS = {"context_parallel.py": "ranks/context_parallel.py.jinja"}
 
-# files with the same bytes in every package, in each that decodes, and in each whose tokens are shared among ranks
+# files with the same bytes in every package, in each whose calls may leave rows out, in each that decodes, and in each
+# whose tokens are shared among ranks
 _SHARED = {
     "arguments.py": "host/arguments.py.jinja",
     "runtime.py": "host/runtime.py.jinja",
     "checks.py": "tests/checks.py.jinja",
 }
+_SHARED_PADDING = {"padding.py": "host/padding.py.jinja"}
 _SHARED_DECODING = {"decode_arguments.py": "decode/arguments.py.jinja"}
 _SHARED_RANKS = {"ranks.py": "ranks/ranks.py.jinja"}
 
@@ -72,7 +74,8 @@ def render(spec: Spec, out: Path | None = None) -> dict[str, str]:
     files |= _LAYERS if values["transformers"] else {}
     files |= _MODULE if values["module"] else {}
     files |= _RANKS if values["context_parallel"] else {}
-    shared = _SHARED | (_SHARED_DECODING if values["plan"].decode else {})
+    shared = _SHARED | (_SHARED_PADDING if values["plan"].storage.entries else {})
+    shared |= _SHARED_DECODING if values["plan"].decode else {}
     shared |= _SHARED_RANKS if values["context_parallel"] else {}
     printed = {name.format(name=spec.name): (_printed(file, values), file) for name, file in files.items()}
     printed |= {name: (_shared(file), file) for name, file in shared.items()}

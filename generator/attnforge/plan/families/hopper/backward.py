@@ -142,11 +142,11 @@ class Backward(Weights):
 
     @property
     def _load_results(self) -> tuple[str, ...]:
-        return ("at", *(("ends",) if self.cut else ()))
+        return ("at", "ends")
 
     @property
     def _load_taken(self) -> tuple[str, ...]:
-        place = ("q_offset", "come") if self.cut else ("b", "q_offset")
+        place = (*self.shared.storage.place("q"), *self.shared.storage.told, "come")
         given = ("q_desc", "dout_desc", "lse_ptr", "delta_ptr", "row_base", *place, "h", "q_len")
         terms = ("terms",) if self.added else ()
         return (*self._load_results, "q_start", *given, "queries", *terms, "BLOCK_M", "STAGES")
@@ -204,7 +204,6 @@ class Backward(Weights):
             **work.blocks("work"),
             **loader.blocks("load"),
             **adder.blocks("add"),
-            "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
             "keys_loaded": copies.keys(p),
             "queries_loaded": copies.queries(p),
             "lse_loaded": self._lse,
@@ -268,7 +267,7 @@ class Backward(Weights):
             "exact": (Statement("exact", "ds", label="in float32"),) if self.tables else (),
             "by_distance": self._tables_learn,
             "eighths": self.sums.eighths,
-            "barriers": (Statement("come", "barriers(1, 1).index(0)"),) if self.cut else (),
+            "barriers": (copies.arrival(self.shared, "come"),),
         }
 
     @property
@@ -293,7 +292,7 @@ class Backward(Weights):
         walk = self._walk(", ".join(self._load_results), "load_queries", self._load_taken, *taken)
         body = (Statement("row_base", p.storage.head_rows), *walk)
         tiles = ("q_desc", "k_desc", "v_desc", "dout_desc")
-        given = ("keys", "turns", "queries", *tiles, *(("come",) if self.cut else ()))
+        given = ("keys", "turns", "queries", *tiles, "come")
         read = {"lse_ptr", "delta_ptr", "taken_ptr", "items", "k_len", *reads(copies.keys(p))}
         return self._role("lengths", body, read, given, ("K_STAGES", "WORKERS"), place="place")
 
@@ -342,7 +341,8 @@ class Backward(Weights):
         heads = (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", body),) if a.spec.grouped else body
         known = (walk or self._loops(self.step.call)).range_for(heads) if a.shared_range else ()
         scaled = (IN_LOG2,) if self._in_log2 else ()
-        rows = map(self._laid_out, (a.begin, *programs.rows("k"), *scaled, *terms.loads("program")))
+        opened = (a.begin, *programs.drawn(a), *programs.rows("k"), *scaled, *terms.loads("program"))
+        rows = map(self._laid_out, opened)
         own = needed(tuple(rows), reads((*known, *heads)))
         read = {"k_start", "k_len", *read, *reads((*cleared, *own, *known, *heads))}
         enter = needed(((self.order.placed(place),) if place else ()) + self._enter, read)

@@ -5,24 +5,27 @@ from __future__ import annotations
 from ...shared_parameters import SharedParameters
 from ...statements import Block, Branch, Comment, Loop, Statement
 
-_CUT = Comment("clear the next sequence's rows: 0 times a NaN would be NaN")
+_CLEAR = Comment("clear what lies behind the sequence: 0 times a NaN would be NaN")
 _COME: tuple[Block, ...] = (Statement("", "mbarrier.wait(come, ends & 1)"), Statement("ends", "1", "+="))
+
+
+def arrival(p: SharedParameters, name: str) -> Statement:
+    """The statement that makes the barrier for the arrival of tiles that reach behind their sequence."""
+    return Statement(name, p.storage.arrival("barriers(1, 1).index(0)"))
 
 
 def values(p: SharedParameters) -> tuple[Block, ...]:
     """The statements that copy a tile of values, after the copy of its keys was started."""
-    plain = _copied("v", "v_ready.index(stage)")
-    if not p.storage.cut:
-        return plain
     tail: tuple[Block, ...] = (
-        Comment("clear the next sequence's values: 0 times a NaN would be NaN"),
+        _CLEAR,
         *_copied("v", "v_come"),
         Statement("", "mbarrier.wait(v_come, ends & 1)"),
         Statement("", "clear_behind(matrix(v_buffer, stage), k_len - k_start, BLOCK_N)"),
         Statement("", "mbarrier.arrive(v_ready.index(stage), count=1)"),
         Statement("ends", "1", "+="),
     )
-    return (Branch("k_start + BLOCK_N > k_len", tail, plain), Statement("", "return ends"))
+    reaches = p.storage.reaches("k")
+    return (Branch(reaches, tail, _copied("v", "v_ready.index(stage)")), Statement("", "return ends"))
 
 
 def keys(p: SharedParameters) -> tuple[Block, ...]:
@@ -39,28 +42,24 @@ def keys(p: SharedParameters) -> tuple[Block, ...]:
         )
         return (Statement("", f"mbarrier.expect({barrier}, {size})"), _per_worker(copies))
 
-    if not p.storage.cut:
-        return copied(ready)
     count = "k_len - k_start - worker * 64"
     clears = tuple(
         Statement("", f"clear_behind(matrix({x}_buffer, stage * WORKERS + worker), {count}, 64)") for x in ("k", "v")
     )
     arrived = Statement("", f"mbarrier.arrive({ready}, count=1)")
-    tail = (_CUT, *copied("come"), *_COME, _per_worker(clears), arrived)
-    return (Branch("k_start + BLOCK_N > k_len", tail, copied(ready)),)
+    tail = (_CLEAR, *copied("come"), *_COME, _per_worker(clears), arrived)
+    return (Branch(p.storage.reaches("k"), tail, copied(ready)),)
 
 
 def queries(p: SharedParameters) -> tuple[Block, ...]:
     """The statements that copy a tile of queries and a tile of dout in the backward pass."""
     plain = (*_copied("q", "q_ready.index(stage)"), *_copied("dout", "dout_ready.index(stage)"))
-    if not p.storage.cut:
-        return plain
-    tail: list[Block] = [_CUT]
+    tail: list[Block] = [_CLEAR]
     for x in ("q", "dout"):
         tail += (*_copied(x, "come"), *_COME)
         tail.append(Statement("", f"clear_behind(matrix({x}_buffer, stage), q_len - q_start, BLOCK_M)"))
         tail.append(Statement("", f"mbarrier.arrive({x}_ready.index(stage), count=1)"))
-    return (Branch("q_start + BLOCK_M > q_len", tuple(tail), plain),)
+    return (Branch(p.storage.reaches("q"), tuple(tail), plain),)
 
 
 def _copied(x: str, barrier: str) -> tuple[Statement, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....language.spec import Spec
-from ... import softmax
+from ... import softmax, storage
 from ...parameters import Function, jitted
 from ...statements import Block, Branch, Bundle, Comment, Statement
 
@@ -26,7 +26,7 @@ DELTA = "delta_buffer.index(stage).load(gl.SliceLayout(0, SCORES))"
 
 _KEPT = "kept_by(draws, drop_below)"
 _BY_ROWS = "draw_by_rows(seed, b, h, first_query, k_start, BLOCK_N)"
-_BY_KEYS = "draw_by_keys(seed, b, h, q_start, {}, BLOCK_M)"
+_BY_KEYS = "draw_by_keys(seed, b, h, {}, {}, BLOCK_M)"
 _OF_KEYS, _OF_ROWS, _OF_QUERIES = "[64, BLOCK_M]", "[64, BLOCK_N]", "[BLOCK_M]"  # shapes of tiles, and of a vector
 
 
@@ -64,7 +64,7 @@ class Dropout:
     @property
     def first_query(self) -> tuple[Statement, ...]:
         """The statement that finds the first query of a worker of the forward pass."""
-        return (Statement("first_query", "q_start + WORKER * 64"),)
+        return (Statement("first_query", f"{self._from('q_start')} + WORKER * 64"),)
 
     @property
     def bundle(self) -> tuple[Bundle, ...]:
@@ -86,7 +86,7 @@ class Dropout:
     @property
     def drawn_by_keys(self) -> tuple[Block, ...]:
         """The statements of a backward step that draw, while the product for scores runs."""
-        draws = f"gl.convert_layout({_BY_KEYS.format('k_start + WORKER * 64')}, SCORES)"
+        draws = f"gl.convert_layout({self._by_keys('k_start + WORKER * 64')}, SCORES)"
         return self._if_any(Statement("draws", draws, shape=_OF_KEYS))
 
     @property
@@ -143,7 +143,7 @@ class Dropout:
             Statement(weight, f"{weight} * tl.where(stays, rescale, -delta[None, :])", shape=_OF_KEYS),
             Statement(weight, f"tl.where(stays, marked({weight}, 0), marked({weight}, 1))", shape=_OF_KEYS),
         )
-        drawn = Statement("draws", _BY_KEYS.format("k_start"), shape=_OF_KEYS)
+        drawn = Statement("draws", self._by_keys("k_start"), shape=_OF_KEYS)
         return (*self._if_any(drawn), free, Statement("used", "p"), *self._if_any(*dropped))
 
     @property
@@ -161,6 +161,14 @@ class Dropout:
             return (Statement("ds", f"dp_less_delta * {loaded}"),)
         dropped = Statement("ds", "tl.where(is_marked(factor), factor, ds)")
         return (Statement("factor", loaded), Statement("ds", "dp_less_delta * factor"), *self._if_any(dropped))
+
+    def _from(self, row: str) -> str:
+        """Text of the row number from which it draws for a row."""
+        return storage.of(self.spec).drawn_from(row)
+
+    def _by_keys(self, k_start: str) -> str:
+        """Text of the random numbers of a tile of queries and a worker's keys."""
+        return _BY_KEYS.format(self._from("q_start"), k_start)
 
     def _if_any(self, *blocks: Block) -> tuple[Block, ...]:
         """The statements, run if the call drops any weights."""

@@ -36,8 +36,7 @@ _AT_ONCE = "32 if OVERLAPPED else 64"  # scores handled at once in a tile that a
 class Forward:
     """The forward pass of a variant."""
 
-    shared: SharedParameters  # of kernels that run only in calls without skipped rows
-    launched: SharedParameters  # of the kernels with which it shares its launch
+    shared: SharedParameters
     added: Added | None = None  # its score terms, if the accumulators of score products start from them
 
     @cached_property
@@ -94,7 +93,7 @@ class Forward:
     @cached_property
     def parts(self) -> tuple[Parameter, ...]:
         """The kernel's parameters: those of the portable kernel, and the order of its tiles."""
-        p, keys = self.launched, rows_of_keys(self.launched)
+        p, keys = self.shared, rows_of_keys(self.shared)
         return (
             *p.operands(*keys.operands),
             Parameter("out_ptr", "*T", "out", written=True),
@@ -112,7 +111,7 @@ class Forward:
     @property
     def told(self) -> Kernel:
         """The kernel with the parameters that the host passes, if it has a launch of its own."""
-        p = self.launched
+        p = self.shared
         told = (q for q in self.parts if q.name not in (*self.order.numbers, *_STAGED))
         return Kernel("forward", (*told, p.axis("q")), "", in_groups(p, "q", "k, v"))
 
@@ -163,7 +162,7 @@ class Forward:
         packed = (*self.step.packed, *(bundle.packed for bundle in self.dropout.bundle))
         loads = (a.begin, *map(_of_worker, programs.rows("q")), *scaled, *map(_shaped, terms.loads("program")))
         loads += by_distance.placed(terms, "WORKER * 64")
-        loads += self.dropout.first_query
+        loads += (*programs.drawn(a), *self.dropout.first_query)
         own = needed(loads, {"row"} | reads((*self.walk.range, *packed, *start, *self._begun)))
         lengths = needed(loads, reads((*self.loops.range, *self.read)))
         stored = {"out_ptr", "lse_ptr", "q_len", "Hq", *names(p.storage.head_rows, p.storage.rows("q"), a.rescale)}
@@ -188,7 +187,7 @@ class Forward:
             "lengths",
             parts,
             reads(entered) | loaded | order.read,
-            (*order.given, "queries", "buffers", "q_desc", "k_desc", "v_desc", *(("v_come",) if self.cut else ())),
+            (*order.given, "queries", "buffers", "q_desc", "k_desc", "v_desc", "v_come"),
             fixed,
             ("WORKERS",),
         )
@@ -215,7 +214,6 @@ class Forward:
             "visit": (*packed, *self.walk.blocks),
             "empty": softmax.empty(p.spec),
             "load_unpacked": (load.bundle, *numbers_of_loader, *order.bundle),
-            "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
             "load_enter": entered,
             "load_own": (*lengths, *(bundle.packed for bundle in self._loaded)),
             "keys_read": (*self._loaded, *IN_LINE, *self.read) if self.handed else (),
@@ -227,7 +225,7 @@ class Forward:
                 *((ENOUGH,) if self.vectors else ()),
                 *(Statement(barriers, "barriers(STAGES, 1)") for barriers in self._barriers),
                 *(vector.made for vector in self.handed),
-                *((Statement("v_come", "barriers(1, 1).index(0)"),) if self.cut else ()),
+                copies.arrival(p, "v_come"),
             ),
             "packed": (work.bundle.packed, load.bundle.packed, *packs),
             **order.blocks,
@@ -360,17 +358,16 @@ class Forward:
     def _load_keys_takes(self) -> tuple[str, ...]:
         storage = self.shared.storage
         place = names(storage.coordinates("k", self.shared.analysis.kv, "k_start")) - {"0", "k_start"}
-        given = ("k_len", "ends", "v_come") if self.cut else ()
-        size = ("BLOCK_N",) if self.cut or self.handed else ()
         terms = ("terms",) if self.handed else ()
-        return ("at", "k_start", *terms, *sorted(place), *given, "k_desc", "v_desc", "buffers", "STAGES", *size)
+        given = (*storage.told, "k_len", "ends", "v_come", "k_desc", "v_desc", "buffers", "STAGES", "BLOCK_N")
+        return ("at", "k_start", *terms, *sorted(place), *given)
 
     @property
     def _load_keys(self) -> tuple[Block, ...]:
         """The statements that load one tile of keys and of values."""
         return (
             self.loops.begun("first + last - 1 - j"),
-            Call("ends" if self.cut else "", "load_keys", self._load_keys_takes),
+            Call("ends", "load_keys", self._load_keys_takes),
             Statement("at", "1", "+="),
         )
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from ....language.spec import Spec
 from ...access import Access
-from ...analysis import Analysis, analyse
+from ...analysis import analyse
 from ...common_values import CommonValues
 from ...kernel_terms import Sum
 from ...parameters import Function, Kernel, jitted
 from ...shared_parameters import SharedParameters
 from ...statements import code_names
-from ...storage import of_all_rows
 from ...tiles import Weight
 from . import additions, dropout
 from .additions import Added
@@ -45,12 +43,12 @@ class Hopper:
 
     @cached_property
     def _forward(self) -> Forward:
-        return Forward(self._read, self._read if self.by_distance else self.shared, self.added)
+        return Forward(self._read, self.added)
 
     @cached_property
     def _read(self) -> SharedParameters:
-        """The parameters that its kernels share: they read values by distance, and run if no rows are skipped."""
-        return _of_all_rows(analyse(self.by_distance.spec.given) if self.by_distance else self.shared.analysis)
+        """The parameters that its kernels share: they read values by distance."""
+        return SharedParameters(analyse(self.by_distance.spec.given)) if self.by_distance else self.shared
 
     @property
     def attend(self) -> Kernel:
@@ -98,18 +96,18 @@ class Hopper:
     def backward(self) -> Backward | None:
         """The backward pass, if there is one: for calls that want the gradients of q, k and v.
 
-        Calls that skip rows, or want the gradient of an input that is not in `summed`, run the portable kernels. An
-        input with values per token is computed from the tokens, so calls want its gradient: if it does nothing but add
-        to scores, these kernels compute it as well.
+        Calls that want the gradient of an input that is not in `summed` run the portable kernels. An input with values
+        per token is computed from the tokens, so calls want its gradient: if it does nothing but add to scores, these
+        kernels compute it as well.
         """
         spec = self.shared.spec
         if self.added and self.added.learns:
-            return Backward(_of_all_rows(self.shared.analysis), additions.build(self.shared.analysis.by_key))
+            return Backward(self.shared, additions.build(self.shared.analysis.by_key))
         if not all(x.shared for x in spec.inputs if x.grad):
             return None
         given = analyse(self.by_distance.learning if self.by_distance else spec.given)
         tables = self.by_distance.learned if self.by_distance else ()
-        found = Backward(_of_all_rows(given), additions.build(given.by_key), tables)
+        found = Backward(SharedParameters(given), additions.build(given.by_key), tables)
         return None if any(map(_slow, found.terms.scored)) else found
 
     @cached_property
@@ -172,11 +170,6 @@ class Hopper:
         return _named(kernels) & (OF_SCORES | dropout.NAMES | {"apart", "of_registers", "at_distances"})
 
 
-def _of_all_rows(given: Analysis) -> SharedParameters:
-    """The parameters shared by kernels that run only in calls without skipped rows."""
-    return SharedParameters(dataclasses.replace(given, storage=of_all_rows(given.storage)))
-
-
 def _slow(access: Access) -> bool:
     """True if steps load floats per query or pair to compute scores: such kernels spill registers."""
     return access.form == "pair" or (access.form == "row" and access.side == "q" and access.input.dtype == "float")
@@ -200,5 +193,5 @@ def build(p: SharedParameters, known: frozenset[str], parts: ByDistance | None) 
     spec = p.spec
     if not serves(spec):
         return None
-    functions = jitted("hopper/packed", "clear_rows", "clear_behind") if p.storage.cut else ()
+    functions = jitted("hopper/cleared", *(("clear_rows",) if p.storage.cut else ()), "clear_behind")
     return Hopper(p, (*functions, *Dropout(spec).functions), known, parts)

@@ -57,12 +57,14 @@ class Sums:
     def _turns_to(self, parts: Sequence[Parameter]) -> int | None:
         if not self.keys:
             return None
-        return _TURNS_TO if sum(q.type != "constexpr" for q in parts) <= _PARAMETERS else 0
+        return _TURNS_TO if sum(q.type != "constexpr" and not q.absent for q in parts) <= _PARAMETERS else 0
 
     def told(self, parts: Sequence[Parameter]) -> tuple[Parameter, ...]:
         """The parameter that passes this number to the host, which computes the tiles that programs take."""
         most = self._turns_to(parts)
         text = "" if most is None else str(most)
+        if most and self.shared.storage.entries:
+            text = f"{most} if entries is None else 0"  # the barrier for rows left out takes the rest of that room
         if self.shared.spec.dropout and most != 0:
             text = f"{text or '2**31'} if seed is None else 0"
         return (Parameter("turns_to", "constexpr", text),) if text else ()

@@ -100,7 +100,7 @@ warp loads, and each worker, a group of four warps, computes 64 of the queries:"
         "counter": "i" if again else "_",
         "places": ", asked, asked_ready" if again else "",
     }
-    there = "((half == 0) | (early < tiles - 1 - early))"
+    there = "((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len)"
     if again:
         there += " & (wanted >> nth & 1 > 0)"
     return Order(numbers, found, found, there, blocks, texts, bundle=(Bundle("order", numbers, packs=False),))

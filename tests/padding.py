@@ -1,10 +1,10 @@
-"""Batches of three entries that leave rows out: on the right, on the left, or around a chunk of a prompt."""
+"""Batches of three entries that leave rows out: on the right, on the left, around a chunk of a prompt, or of keys."""
 
 from __future__ import annotations
 
 import torch
 
-KINDS = ("right", "left", "chunk")
+KINDS = ("right", "left", "chunk")  # besides "keys", where all queries count
 
 
 def of(kind: str, length: int, device: str = "cpu") -> tuple[int, dict[str, torch.Tensor]]:
@@ -15,6 +15,8 @@ def of(kind: str, length: int, device: str = "cpu") -> tuple[int, dict[str, torc
     elif kind == "left":
         starts = (0, length // 8, length // 2)
         places = {"k_starts": starts, "k_lens": (length, length, length - 10), "q_start": tuple(-x for x in starts)}
+    elif kind == "keys":
+        queries, places = length * 2 // 5, {"k_lens": (length, length // 7, 0)}
     else:
         queries, begin = length * 3 // 10, length // 5
         lengths = (5 + begin + queries, queries, length // 7 + begin + queries - 1)
@@ -27,8 +29,9 @@ def left_out(queries: int, keys: int, places: dict[str, torch.Tensor]) -> tuple[
     first = places.get("k_starts", torch.zeros_like(places["k_lens"]))[:, None]
     last = places["k_lens"][:, None]
     row, key = (torch.arange(n, device=last.device) for n in (queries, keys))
-    position = row + places["q_start"][:, None]
-    return (position < 0) | (position >= last - first), (key < first) | (key >= last)
+    position = row + places["q_start"][:, None] if "q_start" in places else 0 * row.expand(len(last), -1)
+    counts = (position >= 0) & (position < last - first) if "q_start" in places else position == 0
+    return ~counts, (key < first) | (key >= last)
 
 
 def with_nan(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

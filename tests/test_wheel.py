@@ -74,7 +74,7 @@ def test_an_installed_wheel_renders_a_users_spec(wheel: Path, tmp_path: Path) ->
     ).stdout  # fmt: skip
     assert str(place) in where
     shown = attnforge("render", "mine.yaml", "causal")
-    assert shown == "generated/mine: 14 files changed\ngenerated/causal: 24 files changed\n"
+    assert shown == "generated/mine: 15 files changed\ngenerated/causal: 25 files changed\n"
     assert "321" in (user / "generated" / "mine" / "reference.py").read_text()
     assert "rope_swa_softcap" in attnforge("list")
     attnforge("render", "mine.yaml", "--check")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  68cd6c38ae61e75b
-#   text hash     3f3fec116ec6f751
+#   content hash  1fee25aed9b8bd37
+#   text hash     64f40e0da2474cc6
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  67b8d2f25b6da53b
-#   text hash     d4aa192cc4b8ab7a
+#   content hash  6f07bbe33802880f
+#   text hash     1898a98bb83b7074
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

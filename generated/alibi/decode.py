@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  83fc1c47c943810f
-#   text hash     0284021feb603768
+#   content hash  5ed89bfbd1883f27
+#   text hash     42931f52343d74ec
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  496acc4c0049872c
-#   text hash     1be5f07cab1445cf
+#   content hash  f77889194b4a55a4
+#   text hash     f490e6b860610d6d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b77f45bcafdec077
-#   text hash     135d8c010d462f0b
+#   content hash  38fc42fc840e2469
+#   text hash     f39f38ce19692ae2
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

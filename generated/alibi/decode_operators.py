@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  31b80cce78ee4d3b
-#   text hash     52a6e7975b596ccd
+#   content hash  b35329a79d9c48c0
+#   text hash     8d9b272d9cc84fbc
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

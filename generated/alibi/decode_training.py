@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f7d80d1a03c78738
-#   text hash     9d4a7f7a0026df98
+#   content hash  acf2349f8c028ecf
+#   text hash     775d9be2c121493d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  338e274355e81472
-#   text hash     7a6a3161e21cdea4
+#   content hash  7fb0e3de4b7f218f
+#   text hash     0af3343cf60935b9
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

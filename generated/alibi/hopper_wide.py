@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  eeb24d287ec38b86
-#   text hash     3ab2831ce40a950d
+#   content hash  414bb36a1970d088
+#   text hash     0e5a9789b79bbcf6
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

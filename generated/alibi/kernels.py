@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1d084d9331b2f099
-#   text hash     bce9004f9573de56
+#   content hash  db09b598fa0eef97
+#   text hash     3dbf1c010083e68b
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

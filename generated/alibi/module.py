@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cfece12bb05a5606
-#   text hash     567dca495d93c7eb
+#   content hash  62cdd941b3760904
+#   text hash     2c16797749a36030
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

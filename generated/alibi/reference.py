@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2b108bcecd629fd7
-#   text hash     88ed0abf5efe7c81
+#   content hash  c2ff14b4b4a6a487
+#   text hash     03195e9c4cd37859
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

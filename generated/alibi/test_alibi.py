@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9b42945498b4f65d
-#   text hash     39a4788c2c3519bb
+#   content hash  4c4b3c5f831cd5d0
+#   text hash     f95c7fa53ed5d5b5
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  030406eb64a6c15c
-#   text hash     08d76f61b59787d9
+#   content hash  c216771569355b49
+#   text hash     9b7458b0f28e25eb
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f8eb0c7bbd7fa1f8
-#   text hash     7bfd626858abf16c
+#   content hash  0b029aec28b8f9e2
+#   text hash     9b9bb3463731efae
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5efc655b05e24dc4
-#   text hash     966f79bef9ef8884
+#   content hash  ac0c5aa837768f69
+#   text hash     4ea79abafa262ce0
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

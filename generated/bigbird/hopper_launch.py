@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  927ff5d94c353994
-#   text hash     6652d0368066424e
+#   content hash  44a3ccc7d72c4b13
+#   text hash     342f076ce8855d34
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

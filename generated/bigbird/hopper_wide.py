@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c78001b8ceb1ae89
-#   text hash     90696c8956bf7882
+#   content hash  5c3d8bcbd29f195d
+#   text hash     3cf82b43af325c3f
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  06f4ffd893f3a29b
-#   text hash     a6c21304c9d59801
+#   content hash  32adbbe6bf6a5544
+#   text hash     dddc7cd16e6c10c0
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

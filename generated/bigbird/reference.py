@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d950eb1599b1b6f6
-#   text hash     1390d62bad22dd16
+#   content hash  3024cef595b44478
+#   text hash     2839b1ab95d7abf8
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

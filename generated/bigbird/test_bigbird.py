@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  da6337132dfb454f
-#   text hash     14e20c1237629823
+#   content hash  158e2a029e865058
+#   text hash     ed9c3b8b2ee9988c
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f8fdbfb34829a898
-#   text hash     8c8e680a8919b19e
+#   content hash  b7fc22683ca58fa5
+#   text hash     615ba384e4a96c8c
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

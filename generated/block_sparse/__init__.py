@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  111b10dd289fe9ae
-#   text hash     acd53670fb7689cd
+#   content hash  64834c16ac37eb92
+#   text hash     ddeb93e34f2f36d2
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0a70b9412b1c8b09
-#   text hash     fd5c45523b21d74b
+#   content hash  b76c1867d009b80a
+#   text hash     071e201878eab02e
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  88cda6cd69565880
-#   text hash     0cf08fae5e61f88e
+#   content hash  5840ce52d107418d
+#   text hash     5384c74e5b840da9
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  15af60755694206e
-#   text hash     eeb9142b7f8a6c8a
+#   content hash  b1bb26ec828e3213
+#   text hash     540f872ed6de24ca
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7a14b99fbb0be135
-#   text hash     1e585c8479cf041b
+#   content hash  d51c14e3c5a229a9
+#   text hash     91132d038292ddb6
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

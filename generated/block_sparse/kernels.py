@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  96a579d7d1c8512e
-#   text hash     55fdc1b4d8691db8
+#   content hash  82a03898640cde10
+#   text hash     ed98ede9c483f9ff
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

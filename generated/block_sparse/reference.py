@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  755dc7636d688771
-#   text hash     f64c9a58b725a338
+#   content hash  88a137a1af6f3a30
+#   text hash     f22a7dc93db39c2f
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

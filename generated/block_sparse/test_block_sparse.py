@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b618a7a80cc0daeb
-#   text hash     8dc489a9f0c68392
+#   content hash  5cead920a81f8115
+#   text hash     46609032705d0bd7
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

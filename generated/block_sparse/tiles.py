@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8aa2f37e47f44ad5
-#   text hash     b02fdbd29195dde1
+#   content hash  55115d686eedf18e
+#   text hash     4507be06d698bffd
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  476dfbef4cd3d5eb
-#   text hash     2a813c2531e281d8
+#   content hash  9d2995a7875e7464
+#   text hash     c3e7985fb80919c8
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

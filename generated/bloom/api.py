@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fe1a361045c580bd
-#   text hash     ae1619562258845e
+#   content hash  b03a45da2aad2924
+#   text hash     a316052523e7f1c2
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

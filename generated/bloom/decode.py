@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fc7f55476419b3de
-#   text hash     f317fab9b513b287
+#   content hash  ebd26e90f243c934
+#   text hash     d8e134d643bd506f
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8b90ef542a0904b2
-#   text hash     4c62c51b6f74f420
+#   content hash  7ce363c7312f9559
+#   text hash     b21f9934688f93e1
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a46fc57e679d1375
-#   text hash     81197d8d0f3545d0
+#   content hash  e3f25fbd4c75d5e6
+#   text hash     798ea8b30c6489ee
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b4575e8342e78cda
-#   text hash     36dda73c7a6a9834
+#   content hash  03b2dfc4b05cfe9e
+#   text hash     997f8c3d172206ab
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cd4ab06801efe6a2
-#   text hash     7e25b6cde3d86ce3
+#   content hash  c5de43b0a7b22738
+#   text hash     b2385d1ba0c1d947
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

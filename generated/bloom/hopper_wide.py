@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4b42ad61314df2cc
-#   text hash     d32aee23d54d4308
+#   content hash  b24d2b8257b0236b
+#   text hash     f67bea42e5bf2d31
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

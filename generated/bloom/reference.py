@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d080183bec40789c
-#   text hash     45ace1c85053880a
+#   content hash  7a65e524b401c19a
+#   text hash     b1a56fcd1103401b
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ac28b4ab2e95877e
-#   text hash     d88d3d2b71827668
+#   content hash  fd495bae79a2ea01
+#   text hash     856d815d04c0b0cc
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b8ec2e87b58229a3
-#   text hash     62880c90d18e20e5
+#   content hash  1946a4008ad5d0c6
+#   text hash     64da69a62c7865dd
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d62a6a87ce676f49
-#   text hash     3d6ec0a65b00c66c
+#   content hash  31918beccfdeaea4
+#   text hash     1bccb9b656d44bd0
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

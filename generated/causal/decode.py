@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7ec642e76b258368
-#   text hash     f3a9aca9b301332b
+#   content hash  55a3c40f8f713ec4
+#   text hash     1b4aa57460aaaf53
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  710ce6c8529f9323
-#   text hash     2d75b5fe523634aa
+#   content hash  f7dd2756eb313c17
+#   text hash     6c5a89f5e717721d
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ecfe058703879a44
-#   text hash     4b83362cec48e902
+#   content hash  160867d37eec85ec
+#   text hash     599089a1a7e0c2dc
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8cc7e141a1b71d8b
-#   text hash     71f78a21631dbde5
+#   content hash  378ed67dc933a9ad
+#   text hash     38a2a73d5b6e7d83
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  968c7adb6e4b073b
-#   text hash     c506ff7ef36ea1a0
+#   content hash  d44ce6af3db21042
+#   text hash     161b572a185a0b62
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8353a811f8dfa418
-#   text hash     b2025d2a301665b1
+#   content hash  65b143564498a376
+#   text hash     91089ee45ec125d4
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  03672d2950343dde
-#   text hash     4d4aac40cffb863a
+#   content hash  8bec957abbb6aee4
+#   text hash     92a3ffebdf32481c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7053fbe9563d5f7b
-#   text hash     3244817dc5052460
+#   content hash  8512e0ca0f70b1fe
+#   text hash     e72378446b1fb04f
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c6098c64db8d3769
-#   text hash     0a4324d767da6c6c
+#   content hash  4ddd2141dec6c2d3
+#   text hash     e56e2eb8789221e3
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

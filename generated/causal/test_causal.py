@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3d0bbd9a630c15da
-#   text hash     06bcd0e81348b52a
+#   content hash  aa30cbf3f2644034
+#   text hash     6c08a11dd52d7891
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

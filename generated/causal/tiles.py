@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  829e9ecf98497ada
-#   text hash     ca983d437569eaf5
+#   content hash  14f601ac3dca2344
+#   text hash     7e2ac6d101dfceb9
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d5ab3d35ee04de23
-#   text hash     fd724bfa0ad1028c
+#   content hash  59f74c7d84ed9c77
+#   text hash     437ae475c97f4c87
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

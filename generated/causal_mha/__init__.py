@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ac4ca75e4bd10cd8
-#   text hash     e2259d9b5a66c563
+#   content hash  6dca1d226ca55c31
+#   text hash     e445e4f34d7722f4
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  54d394d1123a444f
-#   text hash     53ffdc6fc5889d66
+#   content hash  abecfdcd6eef09a9
+#   text hash     f6889337f0a8c65f
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

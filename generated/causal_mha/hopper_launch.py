@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b0aa0c72c8debd4b
-#   text hash     0c397ba4e5fa4b65
+#   content hash  068acc3b76f90c27
+#   text hash     6a5bb641163b3a1a
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1887926ca3e6c4ea
-#   text hash     5e21680f5dd32b65
+#   content hash  ac381017bb0e2e7b
+#   text hash     4c6812e13b832303
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

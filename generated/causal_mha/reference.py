@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d594240dd44b6e98
-#   text hash     6fa9f52d3fecf386
+#   content hash  d60b4e3fb27afd2c
+#   text hash     8d6784cd42f025b9
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

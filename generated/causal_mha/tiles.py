@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6163c2558eadc403
-#   text hash     79059e5b05f6979a
+#   content hash  0079078bd9ce3edb
+#   text hash     129c173bf6f835cc
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  22a3d427653f0264
-#   text hash     895554e07be0577e
+#   content hash  f737621f682a3dd1
+#   text hash     667f4ecba8c72910
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

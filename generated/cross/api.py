@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b2e04aaac278ccc2
-#   text hash     53536a543e12b196
+#   content hash  9b07996dcb5a2c5d
+#   text hash     cc7eed61344a81ab
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  df76a2bf0682269f
-#   text hash     8523c7780187e27d
+#   content hash  83ffac2e11db41e3
+#   text hash     fb7c344422e81a8a
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4414eebd95a753d0
-#   text hash     58e381392e88d8e4
+#   content hash  36f2ae7b0579cb8a
+#   text hash     31d222ba0f7018ec
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

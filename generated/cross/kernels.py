@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8338fd31e2cf2963
-#   text hash     17a52f8802a8aeeb
+#   content hash  f693dd447d31ab5f
+#   text hash     f0f95265b4c9e07f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

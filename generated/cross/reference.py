@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ec65fc39324ee83a
-#   text hash     66e0c366ad28f0a8
+#   content hash  a9ef599e6cfb19d0
+#   text hash     dd427d9eb2248807
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

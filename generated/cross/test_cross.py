@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  97d5a10943b3eab6
-#   text hash     321444edeb9b4384
+#   content hash  ba9af9d67e896339
+#   text hash     d6239118224a9bfd
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

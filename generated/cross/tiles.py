@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a1c9ae6a1d17a0b6
-#   text hash     24deb659e02b17a1
+#   content hash  95ab2d631f83f139
+#   text hash     4cad910297211eec
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  45e31f830a8881ec
-#   text hash     341d73e2bf32554c
+#   content hash  224fb05263e022c1
+#   text hash     96ba59b5b4089e3d
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

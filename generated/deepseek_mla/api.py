@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  53bb720c65c79ada
-#   text hash     976d21c146b41a00
+#   content hash  4261827707f5236f
+#   text hash     9788560c076cac45
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  00952fe91a805e5d
-#   text hash     8001c4368bf0b508
+#   content hash  20829375641b7582
+#   text hash     fbae69f2034227fe
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

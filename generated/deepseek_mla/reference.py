@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0806d1474ff93543
-#   text hash     d5874d43d41bad31
+#   content hash  a29cafcda4c72cee
+#   text hash     7cb177d3363bec9b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

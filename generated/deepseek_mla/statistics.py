@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2aa77124f9ec5bb6
-#   text hash     039ee4f24f582886
+#   content hash  98add004e799136b
+#   text hash     e2c05534a35784a9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 
@@ -62,7 +62,7 @@ def _measure(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "measure", launch, q, q, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "measure", launch, q, q)
     return (largest if makes == "key_sums" else parts.amax((0, 2)) / LOG2E.value), key_sums
 
 

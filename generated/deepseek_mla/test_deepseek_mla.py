@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aaa9f9ec6e014806
-#   text hash     243126cb5221d4d8
+#   content hash  e92f03632d6f95c3
+#   text hash     a73afd868be2551f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5ccfead8c6892cee
-#   text hash     f323a9d1a1c83681
+#   content hash  f38776bf736652eb
+#   text hash     f6027509500819a7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

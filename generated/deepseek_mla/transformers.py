@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  372de1a913e97adb
-#   text hash     b86169da405add6d
+#   content hash  744bee9daf0d3110
+#   text hash     cb21496cadfffb11
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c0145792f6a15d4e
-#   text hash     bbf12b52cc8e2ffc
+#   content hash  137a5da5fe9b964d
+#   text hash     4745ff9aa3ae8b6c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

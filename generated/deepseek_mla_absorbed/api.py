@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8f40568ac250de42
-#   text hash     ec52d562b4798a4f
+#   content hash  df3e7a7b5704340f
+#   text hash     7157cf952be4cd57
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

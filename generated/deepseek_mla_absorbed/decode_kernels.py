@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a9a4a859f2c72c6d
-#   text hash     64433a5de3ecf59a
+#   content hash  8b6c0d527a8a58ad
+#   text hash     cd679d7398757220
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c24c7ec2afa7e145
-#   text hash     b978b69b76d1a54b
+#   content hash  c194788c5937f316
+#   text hash     d85f34a0776f7ffb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  595e1fbfee20fbf6
-#   text hash     778c8800dea2685c
+#   content hash  ed56676da242a8ce
+#   text hash     1c68b9f59487567c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a9c759877cb1d1ad
-#   text hash     df9c53a24e84a6ca
+#   content hash  732dd6f82226dfd7
+#   text hash     b940eed7e4dcd1e9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

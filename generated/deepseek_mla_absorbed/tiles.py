@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  24e49438c7bf6e93
-#   text hash     0f8c38163fd33808
+#   content hash  2ccb48031c84469f
+#   text hash     de5fdbf691727c41
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cc815cd61b71dbaf
-#   text hash     9b0744c976e731cd
+#   content hash  67f2608dea200493
+#   text hash     f8cf299c0657930d
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  828bbea45d0545cb
-#   text hash     d454728c9fe6effc
+#   content hash  6c23a187c15dc3fd
+#   text hash     9b6808da3043d71a
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2bd42025828662be
-#   text hash     aedae2e8560e62b6
+#   content hash  057cd4855ebd503b
+#   text hash     ef7f23c8e47028a0
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

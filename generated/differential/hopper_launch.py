@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  152f2c20623b8203
-#   text hash     32cd56a61faf5e0b
+#   content hash  005dcc5b200b9b39
+#   text hash     6406c677bdff6704
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1628e28fdeff8880
-#   text hash     4237e4e94b6a6ec9
+#   content hash  af8f7cae360404d3
+#   text hash     9aefe05c39e66e03
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

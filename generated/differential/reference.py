@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c7c3b1b8604ae5da
-#   text hash     3ed29c557b19b3a7
+#   content hash  0a84b409e4039d00
+#   text hash     fcb6ed4504bba05e
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

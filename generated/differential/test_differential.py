@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b903624ccd341128
-#   text hash     f940eb6b77570434
+#   content hash  bb4a8eb4d0e846a5
+#   text hash     dccbc48d805764ec
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1d184780cc62f6e6
-#   text hash     3f39fd809138413b
+#   content hash  4d5ca2c839a36805
+#   text hash     9aeafc969ba6429a
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  92100e891f0f87c5
-#   text hash     0beedb51fdcdc209
+#   content hash  c4c195a438e82797
+#   text hash     15225df6535ed364
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d435b614831dc4e2
-#   text hash     81e4062a576be004
+#   content hash  9601575c38eba94d
+#   text hash     e11bdbdaced424dc
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

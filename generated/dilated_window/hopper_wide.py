@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e442e9bef736a2c1
-#   text hash     4bc534cc29076f8f
+#   content hash  f49e24917e832df3
+#   text hash     b0acf6a7f44ddccb
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6d4b7dbdc217072f
-#   text hash     6527bc01e0fa47f9
+#   content hash  21c5388222db455d
+#   text hash     114c07d3b65ff6bc
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

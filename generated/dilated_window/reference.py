@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b19eaa22afd7a442
-#   text hash     79d16e16ce2f9305
+#   content hash  411019bbe293fc6f
+#   text hash     8b72de7499bfe510
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7786bd17c8878aad
-#   text hash     5457d45bc27431a1
+#   content hash  efe2d4a7d851206d
+#   text hash     cb8d766590ef8d89
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

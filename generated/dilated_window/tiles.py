@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  67f3a6bb18426a5b
-#   text hash     acfb9b4722e82a27
+#   content hash  a88468f36ff5d091
+#   text hash     b3f418c65a8a9c60
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  59dd52fbf30efe1f
-#   text hash     0cfbd0f8c877a422
+#   content hash  0c504781d0774720
+#   text hash     556aef9ea981121a
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

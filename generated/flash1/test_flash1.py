@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b1f0caf60c206f74
-#   text hash     55e8d46c944560fd
+#   content hash  ea44c32e26592841
+#   text hash     6051c4a5b11ea2af
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

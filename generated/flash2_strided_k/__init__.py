@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  053ba17a0433044b
-#   text hash     c0f400ee41c90590
+#   content hash  35750cd70541d31a
+#   text hash     193dbfa0e212f3fa
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

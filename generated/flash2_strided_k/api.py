@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e1dcbf1e0613cdef
-#   text hash     dcc341f1ecce9aa9
+#   content hash  3b96618aea00174f
+#   text hash     b3e857e681aacd78
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0f9e5b52ff231db0
-#   text hash     358f1fb76bad9ae6
+#   content hash  314fc41ee4e1aeb6
+#   text hash     6fefac8fc86625c8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

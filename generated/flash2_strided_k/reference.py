@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  696dc1b68f6b0094
-#   text hash     177613dc16295605
+#   content hash  d60306c499e0b3ba
+#   text hash     43622273ccce4e4f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

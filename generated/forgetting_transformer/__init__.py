@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ab63096f75c2272d
-#   text hash     eab88e182bff4f14
+#   content hash  725cb79c7d6bd71d
+#   text hash     a89ce9d975a47817
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c219c91f7e4e3dcb
-#   text hash     84b2ffe6c4e53449
+#   content hash  09078e032d6a5c07
+#   text hash     479f3276ee9c2cfc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0da4fcdec0cd4a3f
-#   text hash     28b137df88e8d9e2
+#   content hash  4e20a09fda272eeb
+#   text hash     7346430c34cd1cdd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  68eb1fa08d9755d8
-#   text hash     c0b43fabcf7cdecb
+#   content hash  34ac5734640d1e0a
+#   text hash     547fd0ed6e6e31ed
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

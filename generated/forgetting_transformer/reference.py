@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9e4dc7f01e58477b
-#   text hash     27f2518d35501d48
+#   content hash  7f9ced95da988867
+#   text hash     51d392f35083a844
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

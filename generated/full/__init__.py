@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  16400d7644fbe41f
-#   text hash     15276f4ac7a3e7c0
+#   content hash  769a8c72fbfc7c20
+#   text hash     8313bded61854839
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d07ad9a3f9b2c173
-#   text hash     43ff5a4804630ccb
+#   content hash  23451080e063ffa9
+#   text hash     f4ac0dc3fa2b89f2
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

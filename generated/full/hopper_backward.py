@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  feb088e80d209abd
-#   text hash     ca80b3455c68adff
+#   content hash  0a735e412d5270e6
+#   text hash     fc053c3942f4afdb
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

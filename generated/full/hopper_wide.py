@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  104decf25321dd8d
-#   text hash     2435e2dc695543b9
+#   content hash  d2ce6bc9c9085381
+#   text hash     65a70e0fbcf2a8e6
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

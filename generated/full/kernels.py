@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  56631a0e31f5b5c3
-#   text hash     882779e91177ad22
+#   content hash  4c3df9a2265ef749
+#   text hash     a9499d21879b1d8b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

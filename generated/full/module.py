@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c6e2502e29e6141d
-#   text hash     418c152ceb8cff60
+#   content hash  cd195fa5b10c22e9
+#   text hash     bd47dc4ad122cb1a
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

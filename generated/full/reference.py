@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f51c1833e4e45b97
-#   text hash     7c186fae584c2af1
+#   content hash  4a10c950cdd16541
+#   text hash     7dc9c759fe3da889
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

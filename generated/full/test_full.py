@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e5b6f5a62f5d8d03
-#   text hash     bc7d2a12a0356fe4
+#   content hash  75c4ab9f89d90049
+#   text hash     21bf2d6a9403396f
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  911a81bd87cc8337
-#   text hash     8b23752c7603f71c
+#   content hash  4d89ceece858601a
+#   text hash     cc6bacd52519663c
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

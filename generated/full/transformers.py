@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  57a7a1b02ae82431
-#   text hash     5d8fab5a92c2b6f8
+#   content hash  c2ce3272ee399872
+#   text hash     d438faac2b6d6a2c
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

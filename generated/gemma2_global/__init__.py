@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1c5389e953aa54ab
-#   text hash     2dca6672af60cf65
+#   content hash  a328332bec3baa69
+#   text hash     269f0a2e62c27c95
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

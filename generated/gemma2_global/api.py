@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3cf30bbabfdffb58
-#   text hash     8f92ac685207143b
+#   content hash  e548c1a760d98ac4
+#   text hash     abcae96d5952b6ac
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  88a77bb8af52334d
-#   text hash     04b81e1bbfab246b
+#   content hash  da9613c40ad9eb96
+#   text hash     eb896b0492c01031
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6843e3896918a86c
-#   text hash     54b62c3aecc59e4c
+#   content hash  15215042d160b0c4
+#   text hash     b8d337f386c07868
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

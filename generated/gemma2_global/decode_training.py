@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  974ef3fb994b99c8
-#   text hash     1a484ae425f08def
+#   content hash  018abd031ec1fc61
+#   text hash     4ce89fe9defbb7c9
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  268027aa0aa72ae7
-#   text hash     dbb5b1b6bf866523
+#   content hash  0b909d7d8e389212
+#   text hash     6f53821c67261c04
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

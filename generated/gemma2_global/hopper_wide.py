@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  acecb4bd40014e00
-#   text hash     d098b915fa2b6aef
+#   content hash  fc45f534bc9144a2
+#   text hash     394790b79472d82c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  21cd37ce6ca222d2
-#   text hash     7255b9e15721801c
+#   content hash  460dfac99daed383
+#   text hash     909655732c5af23d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  362e434fbf825f02
-#   text hash     58b96893cf1815f4
+#   content hash  675e10adb502babe
+#   text hash     b8ba8a3ce72027af
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fbd57c0747e9bd06
-#   text hash     a85a4e59575a201b
+#   content hash  aa8f0a6472f34985
+#   text hash     404a3d7a85ce4993
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  047d818f75d2b704
-#   text hash     34373bbde4e25e5b
+#   content hash  c6675a2838f400df
+#   text hash     b818ac3aec4f8777
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  874a290ba018c95a
-#   text hash     a7801d28e0d9e4b2
+#   content hash  392b5747bbe99a06
+#   text hash     8079cce083f1e52d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

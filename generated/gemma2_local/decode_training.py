@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  29d2ad2e3515ec1f
-#   text hash     1238b782424ff0c8
+#   content hash  ccfb7a38e8b6057b
+#   text hash     cd5aba08a50c01f9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

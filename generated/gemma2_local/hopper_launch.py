@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9c2520d0557d32c3
-#   text hash     d7f943d36cdbd000
+#   content hash  3cbf4e8800bc0054
+#   text hash     b5ddac8c3e687f19
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a95adb37b09dbb36
-#   text hash     d4d3f4655a6db124
+#   content hash  7ddde9850bba001a
+#   text hash     8111c44fa613645d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

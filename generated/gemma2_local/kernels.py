@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f908363d340b8d72
-#   text hash     0c0b9b6e590fde99
+#   content hash  7295883176be6f1b
+#   text hash     9a093ef9d909c5a1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  248d4ec8ea08df04
-#   text hash     ad475f5d14d19c25
+#   content hash  867c099509d9fd4f
+#   text hash     dedcce4d49a14ef5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7d312bcb6b2e825d
-#   text hash     fd9d9b518fa28564
+#   content hash  b8379ea062240ead
+#   text hash     158f724b8f4715c2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8c224651ac8a3767
-#   text hash     f8a68088dc15ab98
+#   content hash  eba121e1a87606ae
+#   text hash     2f4ec2523f873bc0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4bdca3d6a1e0add3
-#   text hash     b1c6f913ce04dc80
+#   content hash  d0cbf57ea521b0ac
+#   text hash     ef022d453b56d490
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

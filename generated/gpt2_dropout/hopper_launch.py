@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d0ec8daa2f480af0
-#   text hash     bc2ea8b8a254bb88
+#   content hash  6f1e2929771ce708
+#   text hash     538a38d53c464ceb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2e1a5125543909eb
-#   text hash     a2df95115ef49f01
+#   content hash  5677295209eb1064
+#   text hash     be94f2e1432840fb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f05794964563d68a
-#   text hash     3aaabf18ce5017d7
+#   content hash  02ee32c1b1a7bfd6
+#   text hash     49197c4f48b15812
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -36,7 +36,7 @@ def _attend(
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages, kernels=kernels):
+    def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.forward, (block_m, block_n),
             (q, k, v, out, lse, entries, float(scale), seed, _drop_below(dropout_p),
@@ -44,11 +44,12 @@ def _attend(
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, block_m, block_n),
-                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages, balance="pairs",
+                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
+    if not runtime.attended(cache, tiles, k.shape[1], q, k, v, entries, dropout_p, seed, scale, out, lse):
+        runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
     return out, lse
 
 
@@ -110,7 +111,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
 
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -130,7 +131,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
     return tuple(gradients)
 
 

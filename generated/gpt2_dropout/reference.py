@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  758bd40edc08441f
-#   text hash     972690e0025d5c2d
+#   content hash  e6511c42537ca661
+#   text hash     103f2fe9190f65dd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a430c5976264f8be
-#   text hash     f28cf2555a9a2df0
+#   content hash  69e8b93fab62a363
+#   text hash     2891d05b34b9224a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7b96c13e78a60c41
-#   text hash     e324605f9c6747c9
+#   content hash  9922d1e268d44c0a
+#   text hash     63f3960e0674c272
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2ee96a2c3f789109
-#   text hash     92d17f158437a51f
+#   content hash  8521c469933f600c
+#   text hash     7f38153eb7c0c91c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

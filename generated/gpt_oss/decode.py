@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bca913b92a0f2db0
-#   text hash     1678511fe1495dfc
+#   content hash  9c7ed7417a75c4cb
+#   text hash     6c2700ff9d402ec3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a68d29bd69779584
-#   text hash     091985f501833079
+#   content hash  b9566d7ff9a2baab
+#   text hash     4fcb568cb6c8e054
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

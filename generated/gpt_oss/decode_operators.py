@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d71511d8df67b778
-#   text hash     ac9a5c1190d94a2e
+#   content hash  404c3a0a2e9e9b2b
+#   text hash     59f6afd98d371032
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

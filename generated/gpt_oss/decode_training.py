@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bad8dabc9f7fe344
-#   text hash     ef4bb6114c871c4c
+#   content hash  c3427488b50b223b
+#   text hash     3cea0a4dbad1cf9d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9578fdfb8889b7a6
-#   text hash     df3e5621c8d9e11e
+#   content hash  a1b930dae053a815
+#   text hash     6e27b588ecb60137
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

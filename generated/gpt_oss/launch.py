@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1982f371ef6119b4
-#   text hash     dd52fa409f9d2ca7
+#   content hash  d93a9e88eb0266a5
+#   text hash     777c79394c3105b8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -46,18 +46,19 @@ def attend_turned(cache, q, k, v, out, lse, entries, cos, sin, positions, sinks,
     """Fills in out and LSE from rotated queries and keys."""
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages, kernels=kernels):
+    def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), sinks),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, cos, sin, positions, block_m, block_n),
                 sinks_stride_head=runtime.stride(sinks, 0), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m),
-                num_warps=warps, num_stages=stages, balance="pairs",
+                num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
+    if not runtime.attended(cache, tiles, k.shape[1], q, k, v, entries, sinks, scale, out, lse):
+        runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
 
 
 def _outputs(q, v, entries):
@@ -127,7 +128,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
 
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -146,7 +147,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
     if wanted[-1]:
         gradients[-1] = _sink_gradient(sinks, lse, delta)
     return tuple(gradients)

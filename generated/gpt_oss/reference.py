@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ca50986ab394879b
-#   text hash     4a460a6547a19ea2
+#   content hash  89b5450bae14105e
+#   text hash     1e46f1047c392bf4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

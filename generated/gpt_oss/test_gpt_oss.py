@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b1aa78d9c6ceecb4
-#   text hash     97edc31f42ca17dd
+#   content hash  13588f7a75f26e93
+#   text hash     d973646a01061538
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

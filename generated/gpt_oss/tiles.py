@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d0ed8ebfdb065f77
-#   text hash     54adc3298ccce396
+#   content hash  f1a82f6c6ac89d79
+#   text hash     b7659129cc41aca6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ea84e1438125abbb
-#   text hash     8051cd7cf58ead28
+#   content hash  48fe3c2b5cefda83
+#   text hash     3b1946daf13ad4da
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  737d21a16eb3e895
-#   text hash     2fe47818270adf5e
+#   content hash  f51e6cd3dfaef732
+#   text hash     52295b54d487b0d1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  acfb963f5f201b23
-#   text hash     a792a292a5c8dfa6
+#   content hash  db79a6c78690b15e
+#   text hash     91b640f5eeccd9b5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

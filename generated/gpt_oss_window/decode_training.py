@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ca2d3e207f777c3a
-#   text hash     2835c93f83c9f9b1
+#   content hash  d4361687b2292596
+#   text hash     47cbdd1bcd489031
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

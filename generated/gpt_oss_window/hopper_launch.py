@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  537767e22d254503
-#   text hash     3f4f2031bf6be02a
+#   content hash  9524204bdb8c1cb7
+#   text hash     dbdc26100d15fd24
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2e14b0c739c75015
-#   text hash     95fdf45794f82f11
+#   content hash  0f57e2651fba7374
+#   text hash     3ef30b9a1f30c554
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

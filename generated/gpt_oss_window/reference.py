@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e07efc236a4357b8
-#   text hash     fea5ccdcda6c3082
+#   content hash  cc4467870b91200e
+#   text hash     d1cb3a76de931258
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

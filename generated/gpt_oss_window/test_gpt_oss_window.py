@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  07e1c64a5ded12d4
-#   text hash     7c61b8c2ab8bbf91
+#   content hash  0d0d3ca80ce73f0d
+#   text hash     681354c7289befd8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

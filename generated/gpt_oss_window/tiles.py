@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  432a375cfb2d60f3
-#   text hash     7c10a69ebb88aec8
+#   content hash  03760a58e0cbe0f3
+#   text hash     f9182e10da15c38d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

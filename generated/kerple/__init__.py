@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b6c34652cd90ad83
-#   text hash     ad7419a90119be7a
+#   content hash  415788d06a185dd9
+#   text hash     b69ce1b5f12fbeb3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

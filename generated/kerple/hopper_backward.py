@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a0baaf298e53c9b8
-#   text hash     98c58a7ac0e25d14
+#   content hash  2b7de604f4e92c1d
+#   text hash     d74471389c3909af
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f313df33d1b9ffc5
-#   text hash     61b14defec499d45
+#   content hash  4c39a40d71b84d87
+#   text hash     df48333f90a24196
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f88ab96e782ca507
-#   text hash     8c208d00f32f98fb
+#   content hash  95a3ca10263a3f56
+#   text hash     28fb5848682b5db2
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6be2f91edadf6daa
-#   text hash     5129799eae098dca
+#   content hash  a2cfad903499a3cf
+#   text hash     e09870fb7dead2cc
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

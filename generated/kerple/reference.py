@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6b12ce4b2229f93f
-#   text hash     0cebaada044bab63
+#   content hash  5ebf445c6e960aff
+#   text hash     7072102a56ece43a
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

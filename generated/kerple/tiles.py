@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  771b3ce6fd19f9a8
-#   text hash     bc00daf733d6baf3
+#   content hash  de741824c9a28df7
+#   text hash     92cb1400d64af710
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

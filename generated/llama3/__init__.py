@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  58a088c8ff6f06f5
-#   text hash     f40fc4cef957cf0f
+#   content hash  c76806d5bc05d629
+#   text hash     2d2cdbe1989c237e
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

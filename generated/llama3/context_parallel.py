@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9ef1cb27711278da
-#   text hash     9bacc4e1a5a4f9ae
+#   content hash  be9c8edcd5bed00f
+#   text hash     27bad45aa4e58393
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

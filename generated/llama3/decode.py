@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3e5163e16d26899c
-#   text hash     1b8c78641a4f05d9
+#   content hash  322e32bbf9bb0637
+#   text hash     d371d79b2ff3ad49
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

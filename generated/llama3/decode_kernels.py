@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f1cc4c97103c1634
-#   text hash     69de831b45847574
+#   content hash  529d2492fbebee6c
+#   text hash     81ec14b408118d26
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c9a09c5dd5d48bb7
-#   text hash     d6028667eac96324
+#   content hash  69c23dc99f0ceeff
+#   text hash     04dce0b2e843e946
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

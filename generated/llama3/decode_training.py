@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3b929f2f023fc60b
-#   text hash     ca7b85858fbc164e
+#   content hash  aa538a8b39cbad38
+#   text hash     28cf04254a8bb8b9
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

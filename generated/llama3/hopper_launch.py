@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e740013c2679afed
-#   text hash     fa5082de03935067
+#   content hash  abc9314d9df0231c
+#   text hash     61dc1300041d7472
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fd96b4447f7ca587
-#   text hash     902d340e548d279b
+#   content hash  dd2746dda8d54442
+#   text hash     c57f7d12e118af93
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c050381e5f8fe11d
-#   text hash     93a8b7c4e6300475
+#   content hash  025ca7656f052743
+#   text hash     910821337bc14141
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  45083855fd4790c6
-#   text hash     ee2ae772d036ecce
+#   content hash  0980f84f28bb4b99
+#   text hash     bd3a38fafaf9a2e0
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 
@@ -62,7 +62,7 @@ def _measure(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "measure", launch, q, q, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "measure", launch, q, q)
     return (largest if makes == "key_sums" else parts.amax((0, 2)) / LOG2E.value), key_sums
 
 

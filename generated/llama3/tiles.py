@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ad0c5564ec787970
-#   text hash     73ae0329a4181c2f
+#   content hash  967c64d6c4eb054b
+#   text hash     36edbe701776e5ae
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

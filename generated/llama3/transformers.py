@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  97bec065e4101f07
-#   text hash     4ae3e2ec6a20d901
+#   content hash  a302066eb6356542
+#   text hash     a7d46f590413a2bf
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

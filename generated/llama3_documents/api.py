@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  20aee9a10954c67a
-#   text hash     fd266a4bc8a2d2bf
+#   content hash  a71d5866ce4fc847
+#   text hash     970fea3e9177008b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

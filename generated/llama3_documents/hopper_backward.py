@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0faf7772b346ef59
-#   text hash     6e2ac38d263ebd78
+#   content hash  f81cedf06785402b
+#   text hash     bcc5063ae6adb851
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

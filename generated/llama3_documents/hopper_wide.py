@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8d575e5cf7f9ad8f
-#   text hash     03cd7b38f0650071
+#   content hash  09e840ac59a2077f
+#   text hash     b0b72e30c6c1c054
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

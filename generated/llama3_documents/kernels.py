@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  07a7671205eec888
-#   text hash     b991f8cdeba4ca73
+#   content hash  d5b1ae917bf787da
+#   text hash     4254f552fb6ccb5b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5b03ecf66c9f1075
-#   text hash     a4897a8c1cd88495
+#   content hash  cf6506739fdbc9e7
+#   text hash     c9e558bc97d5dcd6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -41,7 +41,7 @@ def _attend(
     q, k, v = cache.readable(q, k, v)
     key_ranges, query_ranges = _ranges(cache, q, k, entries, in_q_segments, in_k_segments)
 
-    def launch(block_m, block_n, warps, stages, kernels=kernels):
+    def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.forward, (block_m, block_n),
             (q, k, v, out, lse, entries, float(scale), in_q_segments, in_k_segments, key_ranges),
@@ -52,7 +52,10 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
+    if not runtime.attended(
+        cache, tiles, k.shape[1], q, k, v, entries, in_q_segments, in_k_segments, key_ranges, scale, out, lse
+    ):
+        runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
     return out, lse, key_ranges, query_ranges, q_turned, k_turned
 
 
@@ -124,7 +127,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
 
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -146,7 +149,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
     return tuple(gradients)
 
 

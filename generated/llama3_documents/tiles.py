@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  81a0fef7798d13c4
-#   text hash     32d2091c1e765516
+#   content hash  e5dad58519be7860
+#   text hash     85887ac2f48c841e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b8500595df0aebb5
-#   text hash     599347f012ca3b66
+#   content hash  17352a662ec8ba44
+#   text hash     85f13d9d7eda5764
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

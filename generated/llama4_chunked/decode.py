@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  53143159f22a3be0
-#   text hash     c034b57e60b2cd2a
+#   content hash  d7f5de3a448053d4
+#   text hash     286b50eb1b491a4c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c781d4c84718567b
-#   text hash     9095d8d9b58d57fd
+#   content hash  3e681dcea983e37d
+#   text hash     969c8a4c002267a3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0def4c987c302a61
-#   text hash     596c304677e22261
+#   content hash  f90d1cf8baddce8b
+#   text hash     6e044edcc27dbb30
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

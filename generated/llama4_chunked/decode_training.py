@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6ede013037268518
-#   text hash     2a0c6414a96f6864
+#   content hash  acf5b19357feee03
+#   text hash     7471cd1f9ce1d182
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8bc4652c4203bcde
-#   text hash     8b857c369ced9434
+#   content hash  75ee8a035cb266dc
+#   text hash     8c7d6b34705848f7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

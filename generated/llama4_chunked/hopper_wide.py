@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9742a3be0981dec3
-#   text hash     0aa3ac8e7c62fe6e
+#   content hash  022077165d2b49c2
+#   text hash     51e175ac86bbfcd0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

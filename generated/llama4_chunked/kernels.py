@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d8f7801909c3d740
-#   text hash     858503ea028b37b7
+#   content hash  d1fba64cc0ed1ae4
+#   text hash     7b3a2c229f246178
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2f1713f4404f986f
-#   text hash     9c72b74a522546e0
+#   content hash  69391067d565fa12
+#   text hash     2971f770d67df311
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e3c9c378c8169d4c
-#   text hash     515bdf716ec58747
+#   content hash  165c2338bc2b8a35
+#   text hash     c09a8846977677ed
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

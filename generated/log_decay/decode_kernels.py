@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  962325d4a07f0236
-#   text hash     8ff48c66d30e588b
+#   content hash  f931ee0030634f8f
+#   text hash     2731dd562de76bb7
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9c79bd35f7aaf7f9
-#   text hash     e0e5edb2a6dbca85
+#   content hash  1766e0f2bed6873a
+#   text hash     72e673b6a4db0e79
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

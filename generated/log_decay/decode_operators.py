@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  03839c78ecf2b4e2
-#   text hash     9f7d12f21ac5254e
+#   content hash  a99bd172b54cdc85
+#   text hash     912aff461c947446
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7a7af06f4e37a3eb
-#   text hash     ad2d40af03f9ccc9
+#   content hash  65079e0427ebf652
+#   text hash     ca11a717836f4495
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -33,6 +33,8 @@ Symbols
     order              these four, by which `digits` splits numbers
     place, step        a program's item and the step to its next one, as (group, tile or pair, head within the group)
     early, half        index of the early tile of an item; which tile of the item is current: 0 for the late one
+    ranked_ptr         number of tiles of queries with rows that count, then entry and tile of each; None if no row is
+                       left out
     STAGES, Q_STAGES   number of stages of the buffers of keys and of values, and of the buffer of queries
     queries, buffers   the buffer of queries, and the buffers of keys and of values, with their barriers
     WORKERS            number of workers in a program
@@ -86,7 +88,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 )  # fmt: skip
 
-from . import runtime
+from . import padding, runtime
 from .kernels import LOG2E, find_entry, keep_documents, key_tiles, load_rows, load_vector, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
@@ -110,6 +112,21 @@ def add_digits(place, step, order):
     early = place[1] + step[1] + carry
     further = (early >= of_group).to(tl.int32)
     return place[0] + step[0] + further, early - further * of_group, head - carry * group
+
+
+@gluon.jit
+def find_item(head, tile, i, ranked_ptr, Hq):
+    """Batch entry, tile and head of a program's i-th item: the given ones, counted across entries, or the ranked ones.
+
+    Items are ranked by their work: in turns, programs take them in order in even rounds, and in reverse in odd ones.
+    """
+    b, h = head // Hq, head % Hq
+    if ranked_ptr is not None:
+        programs, ahead = tl.num_programs(0), tl.program_id(0)
+        place = i * programs + tl.where(i % 2 == 0, ahead, programs - 1 - ahead)
+        ranked_ptr += 1 + place // Hq * 2
+        b, tile, h = tl.load(ranked_ptr), tl.load(ranked_ptr + 1), place % Hq
+    return b, tile, h
 
 
 @gluon.jit
@@ -416,9 +433,11 @@ def work_through(
     (
         out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_log_decay_ptr,
         in_log_decay_stride_batch, in_log_decay_stride_head, in_log_decay_stride_token,
-        in_log_decay_stride_part
+        in_log_decay_stride_part, ranked_ptr
     ) = arguments  # fmt: skip
     items, tiles, group, per_item = order
+    if ranked_ptr is not None:
+        items = tl.cdiv(tl.load(ranked_ptr) * Hq, tl.num_programs(0)) * tl.num_programs(0)
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_DV, 16])
@@ -435,7 +454,7 @@ def work_through(
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
             head = place[0] * group + place[2]
-            b, h = head // Hq, head % Hq
+            b, tile, h = find_item(head, tile, i, ranked_ptr, Hq)
             nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
@@ -653,9 +672,11 @@ def load_through(
     (
         entries_ptr, q_total, k_total, Hq, scale, in_log_decay_desc, in_log_decay_ptr,
         in_log_decay_stride_batch, in_log_decay_stride_head, in_log_decay_stride_token,
-        in_log_decay_stride_part
+        in_log_decay_stride_part, ranked_ptr
     ) = lengths  # fmt: skip
     items, tiles, group, per_item = order
+    if ranked_ptr is not None:
+        items = tl.cdiv(tl.load(ranked_ptr) * Hq, tl.num_programs(0)) * tl.num_programs(0)
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     at, begun, ends = counts  # so far: tiles of keys, tiles of queries, and ends of sequences
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
@@ -664,7 +685,7 @@ def load_through(
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
             head = place[0] * group + place[2]
-            b, h = head // Hq, head % Hq
+            b, tile, h = find_item(head, tile, i, ranked_ptr, Hq)
             nth = (i * per_item + half) % 32
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
@@ -750,8 +771,8 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 @gluon.jit(do_not_specialize=["q_total", "k_total", "Hq", "items", "tiles", "group", "per_item"])
 def forward(
-    q_desc, k_desc, v_desc, in_log_decay_desc, out_ptr, lse_ptr, entries_ptr, scale, in_log_decay_ptr, q_total,
-    k_total, Hq, in_log_decay_stride_batch, in_log_decay_stride_head, in_log_decay_stride_token,
+    q_desc, k_desc, v_desc, in_log_decay_desc, out_ptr, lse_ptr, entries_ptr, scale, in_log_decay_ptr, ranked_ptr,
+    q_total, k_total, Hq, in_log_decay_stride_batch, in_log_decay_stride_head, in_log_decay_stride_token,
     in_log_decay_stride_part, items, tiles, group, per_item, D: tl.constexpr, GROUP: tl.constexpr,
     DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr
@@ -775,12 +796,12 @@ def forward(
     arguments = (
         out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_log_decay_ptr,
         in_log_decay_stride_batch, in_log_decay_stride_head, in_log_decay_stride_token,
-        in_log_decay_stride_part
+        in_log_decay_stride_part, ranked_ptr
     )  # fmt: skip
     lengths = (
         entries_ptr, q_total, k_total, Hq, scale, in_log_decay_desc, in_log_decay_ptr,
         in_log_decay_stride_batch, in_log_decay_stride_head, in_log_decay_stride_token,
-        in_log_decay_stride_part
+        in_log_decay_stride_part, ranked_ptr
     )  # fmt: skip
     order = (items, tiles, group, per_item)
     # workers get the registers that the loader does not need
@@ -819,3 +840,28 @@ def forward(
             ],
             [4, 1], [240, 24],
         )  # fmt: skip
+
+
+def launch_forward(
+    cache, block_m, block_n, warps, stages, q, k, v, entries, in_log_decay_sums, scale, out, lse,
+):  # fmt: skip
+    """Fills in out and LSE."""
+    ranked = padding.rank(cache, entries, q, k, v, block_m, behind=True)
+    runtime.launch(
+        cache, forward, (block_m, block_n),
+        (q, k, v, in_log_decay_sums, out, lse, entries, float(scale), in_log_decay_sums, ranked),
+        grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+        from_shapes=lambda: dict(
+            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+            v_desc=runtime.tile_source(v, block_n, entries),
+            in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_n if entries is None else None),
+            q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+            in_log_decay_stride_batch=runtime.stride(in_log_decay_sums, 0),
+            in_log_decay_stride_head=runtime.stride(in_log_decay_sums, -3),
+            in_log_decay_stride_token=runtime.stride(in_log_decay_sums, -1),
+            in_log_decay_stride_part=in_log_decay_sums.stride(-2), D=q.shape[-1], GROUP=q.shape[-2] // k.shape[-2],
+            DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+            BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
+            num_stages=stages, ranked=ranked is not None,
+        ),
+    )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5f8ef88ebcf04643
-#   text hash     b21c8ec11a222ff5
+#   content hash  9f40f74a5b908a63
+#   text hash     b57968fe29e36e00
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

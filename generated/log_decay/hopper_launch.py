@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4b5f21823b1fba3b
-#   text hash     5aad4ad04d58050d
+#   content hash  8272d699c0f81d1e
+#   text hash     f75b71e0c6ee9d3b
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c06c7d2d22a05cb5
-#   text hash     cd9e6a97acb5a89d
+#   content hash  e0afc91abe3e1de3
+#   text hash     7429a3c663ac591d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  105234707e69129d
-#   text hash     07d2c56edf85e30c
+#   content hash  a68228620f4c25cc
+#   text hash     d3c09500489df3bc
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -37,7 +37,7 @@ def _attend(
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(0, 2, 1), entries, -4096.0)
 
-    def launch(block_m, block_n, warps, stages, kernels=kernels):
+    def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.forward, (block_m, block_n),
             (q, k, v, in_log_decay_sums, out, lse, entries, float(scale), in_log_decay_sums),
@@ -49,7 +49,8 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
+    if not runtime.attended(cache, tiles, k.shape[1], q, k, v, entries, in_log_decay_sums, scale, out, lse):
+        runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
     return out, lse, in_log_decay_sums
 
 
@@ -125,7 +126,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
+        runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
 
         if wanted[1] or wanted[2] or wanted[3]:
             dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -147,7 +148,7 @@ def _differentiate(
                     ),
                 )  # fmt: skip
 
-            runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
+            runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
     if wanted[3]:
         total = in_log_decay_q_sum + in_log_decay_k_sum
         total = _summed_back(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  22a50b114c56236f
-#   text hash     fae8673045dbf5f8
+#   content hash  f9150dd76fd65e42
+#   text hash     6b2506ed8b2a4672
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -421,9 +421,10 @@ def launch_on_hopper(cache, tables, name, launch, q, v, keys):
     if best is None:
         best = () if INTERPRETED else on_hopper(tables, name, q, v, keys, cache.reach)
         return launch_first(cache, tables.__package__, name, launch, best)
-    if best:
+    found = len(best) > 4  # tiles of portable kernels have no module
+    if found:
         launch(*best)
-    return bool(best)
+    return found
 
 
 failed = set()  # tiles and modules of kernels that failed to compile or launch here
@@ -457,6 +458,16 @@ def wait_for_gpu():
         torch.cuda.synchronize()
 
 
+def attended(cache, tables, keys, q, k, v, *given):
+    """Launches a package's forward pass for Hopper GPUs, if it can run; returns whether it did."""
+
+    def launch(*tile_and_kernels):
+        *tile, kernels = tile_and_kernels
+        kernels.launch_forward(cache, *tile, q, k, v, *given)
+
+    return launch_on_hopper(cache, tables, "forward", launch, q, v, keys)
+
+
 def differentiated(cache, tables, wanted, keys, q, k, v, *given):
     """Launches a package's whole backward pass for Hopper GPUs, if it can run; returns whether it did.
 
@@ -482,11 +493,8 @@ def one_by_one(launch, made):
     return each
 
 
-def launch_tuned(cache, tables, name, launch, q, v, keys):
-    """Calls `launch` with the best tile that fits this GPU's shared memory; `tables` is tiles.py.
-
-    Kernels for Hopper GPUs are passed as a module after the tile.
-    """
+def launch_tuned(cache, tables, name, launch, q, v):
+    """Calls `launch` of portable kernels with the best tile that fits this GPU's memory; `tables` is tiles.py."""
     if name == "backward_dkv" and max(q.shape[-1], v.shape[-1]) > 256:
         launch = one_by_one(launch, ("dk", "dv"))
     if INTERPRETED:
@@ -494,8 +502,6 @@ def launch_tuned(cache, tables, name, launch, q, v, keys):
     best = cache.tiles.get(name)
     if best:
         return launch(*best)
-    if launch_on_hopper(cache, tables, name, launch, q, v, keys):
-        return
     table = (tables.TILES_FP32 if q.dtype == torch.float32 else tables.TILES_16BIT[architecture(q.device)])[name]
     size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
     # tried for each new kind of call: the other inputs of a kernel take shared memory too
@@ -705,7 +711,8 @@ def in_turns(grid, told):
     If all items have equal work, each multiprocessor has one persistent program, which loads the next tile while it
     finishes one. Tiles have equal work if `balance` is "tiles", or in a narrow window, of `reach` keys; otherwise a few
     tiles, or more if `balance` is "pairs", are taken as pairs of a late and an early one. Else each tile has a program,
-    except tiles of three workers in windows. Packed sequences have "slots" of tiles.
+    except tiles of three workers in windows. Packed sequences have "slots" of tiles. If rows are left out, tiles are
+    `ranked` by their work, and persistent programs take them in turns.
     """
     axis, balance, wide = told["TILE_AXIS"], told.get("balance"), told["BLOCK_D"] > 128
     told |= dict(Q_STAGES=1 if wide else 2)
@@ -717,6 +724,9 @@ def in_turns(grid, told):
     narrow = window and reach <= 2048 and 4 * reach <= tiles * told["BLOCK_M"]
     alike = balance == "tiles" or narrow
     programs = multiprocessors(told["q_desc"].base.device)
+    if told.get("ranked"):
+        told |= dict(items=tiles * heads, tiles=tiles, group=1, per_item=1)
+        return (min(programs, tiles * heads),), told
     pairs, most = cdiv(tiles, 2) * heads, 64 if balance == "pairs" and not wide else 31
     paired = not alike and tiles <= most and pairs >= 0.85 * programs * cdiv(pairs, programs)
     items = pairs if paired else tiles * heads

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  009cd796d976e2d4
-#   text hash     4adfd0483fb67135
+#   content hash  1e04b61d18e5df2d
+#   text hash     fec60de1634709f1
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

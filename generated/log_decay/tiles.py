@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c0e308087536020f
-#   text hash     ee4e63f298de29ef
+#   content hash  4a92123f338953d6
+#   text hash     7fe2cb9f040495d4
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7f0d071be9b8fde8
-#   text hash     89c359cd8c290a29
+#   content hash  44705e48aefa4052
+#   text hash     67954fe0b398a2e1
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

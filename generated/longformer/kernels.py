@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  24f146e19957a9ca
-#   text hash     dea5993b495f2f1d
+#   content hash  d8940198277739ae
+#   text hash     b2a7202b11835e18
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  034e4444ce224c34
-#   text hash     2a0fbefe4584d209
+#   content hash  4d330dba0ea2df08
+#   text hash     60fe557964e9fe7a
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  da4a580adc447db6
-#   text hash     4d5b1119de3fae48
+#   content hash  24a8e70aaa7072e9
+#   text hash     5c21fbd442805fd1
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9ca4b4ddc8364f27
-#   text hash     58d0b37d487c21dd
+#   content hash  c74e806ee79581db
+#   text hash     1d34c302fc341563
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  781ed6284b076c3d
-#   text hash     47dac9b9d8637496
+#   content hash  08cba4babd7b0534
+#   text hash     bcd80c961bac65cd
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

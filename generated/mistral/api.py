@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  36fb643fca10c716
-#   text hash     b57f3969299a2aec
+#   content hash  523b1a17c9bb7d5f
+#   text hash     be25eb6600169518
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

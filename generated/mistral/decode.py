@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8bd36f30d189644b
-#   text hash     9d3cf6d2652ee19d
+#   content hash  49b8d47b4037a96a
+#   text hash     aa0e6198a6d381b8
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

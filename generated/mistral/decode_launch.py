@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c0ef6f6f244635fb
-#   text hash     cb9d1b386b64dea2
+#   content hash  6a72cae832aad275
+#   text hash     d5483115fde42a99
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2f42fe7026ab2bcf
-#   text hash     8a0bf5d40e3247c3
+#   content hash  fc0ea390a6adb9d5
+#   text hash     0a7b28951dfcbc85
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ebc6764c3b3c728d
-#   text hash     2736345dc4be5fe5
+#   content hash  046c05cc8b834d5c
+#   text hash     5b2c61c592b30c5b
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

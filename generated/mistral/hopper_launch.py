@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  71eae00e2871efa5
-#   text hash     d06a91dcecd096e1
+#   content hash  fc487a310bc34492
+#   text hash     e3c2190f5a8443d0
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

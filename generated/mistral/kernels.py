@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  99a0ffe3dbd54fff
-#   text hash     78db143834185882
+#   content hash  8ddfae06d42f976b
+#   text hash     34a43725c527315a
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6c9b60d9f290a535
-#   text hash     1247ed9e3d93db80
+#   content hash  d8e983e678acb8f5
+#   text hash     32ff222dd1c804c3
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

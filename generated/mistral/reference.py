@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4b906ec23a083d3e
-#   text hash     cb9087428b54ba5c
+#   content hash  89b323e61ec262e4
+#   text hash     d3284b303f3d48b6
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

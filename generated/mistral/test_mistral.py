@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0d57785c4d52f645
-#   text hash     234d5822024eeff3
+#   content hash  87f3fe12539c9920
+#   text hash     b24ab99868ce9940
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

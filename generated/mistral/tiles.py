@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c798eb1782ad8363
-#   text hash     77635f286b8a233f
+#   content hash  089079f466ae03ea
+#   text hash     8483bddc8a9ff56d
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a564eaca7bfeb5fb
-#   text hash     da7499dcf29c244d
+#   content hash  974e458b564d9b19
+#   text hash     9ad325cae0e7e40c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0b8f93e6ce081673
-#   text hash     926b84adb1beb077
+#   content hash  7b37c13cfff96935
+#   text hash     e8daa953ad2d605a
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7e327c6ee0323298
-#   text hash     f7896867832bf512
+#   content hash  2aaa81c67a00a0b1
+#   text hash     b44ecd2d26af6a06
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

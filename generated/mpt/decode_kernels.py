@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  be23c26884a681be
-#   text hash     6a07e67fce5899b7
+#   content hash  d3ec018ae65b0bc4
+#   text hash     f8ceee90a58d2fbf
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

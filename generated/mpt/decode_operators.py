@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a80ca87501d3fc39
-#   text hash     d52a2983e9511fa9
+#   content hash  e10d769cdce02335
+#   text hash     01abe90888f0727d
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  98dd82a6de943501
-#   text hash     b1a5dd5a224f9491
+#   content hash  ca9f16f81f62d4d9
+#   text hash     8ea9d6648db833f4
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c823bfcef8ba64e0
-#   text hash     1e047064b5922973
+#   content hash  ee515d4f942318a6
+#   text hash     72cbc15d2b78f24a
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

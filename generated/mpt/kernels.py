@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  176158fdc081641d
-#   text hash     50d2d7aed5b0941c
+#   content hash  95822c3580be1002
+#   text hash     bec7e5ca44dac5ab
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8a9c696661a26237
-#   text hash     99caf646f2433731
+#   content hash  c90a9885b6967a32
+#   text hash     c4e02543df5d0c48
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -35,18 +35,19 @@ def _attend(
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages, kernels=kernels):
+    def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.forward, (block_m, block_n),
             (q, k, v, out, lse, entries, float(scale), in_prefix_len, in_slopes),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, in_prefix_len, in_slopes, block_m, block_n),
-                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages, balance="pairs",
+                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
+    if not runtime.attended(cache, tiles, k.shape[1], q, k, v, entries, in_prefix_len, in_slopes, scale, out, lse):
+        runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
     return out, lse
 
 
@@ -113,7 +114,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
 
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -132,7 +133,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
     if wanted[3]:
         total = in_slopes_sum
         gradients[3] = total.sum((0, 2)).sum_to_size(in_slopes.shape).to(in_slopes.dtype)

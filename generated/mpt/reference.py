@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  feae220c2a907d53
-#   text hash     f459b6a6189b53dd
+#   content hash  ee5033658674467a
+#   text hash     5aaf5b3868967663
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b56588c1f1721a3d
-#   text hash     7aac00bdebae23c5
+#   content hash  81053a6aba22e2d1
+#   text hash     adde4017a2be5b49
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c0fe91ac8fda1fff
-#   text hash     e86346c8326f9325
+#   content hash  b85f9b0f6b737b69
+#   text hash     7e6027b4064ee4c9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

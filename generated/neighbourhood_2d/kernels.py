@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8262f5b10ef862ee
-#   text hash     c8fdb835814afd16
+#   content hash  cb1d498a5e1c118a
+#   text hash     9c1664f5ee6419b4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

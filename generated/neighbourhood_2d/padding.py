@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/padding.py.jinja
-#   content hash  e15173d76f3120be
-#   text hash     68c5fe8c74698e01
+#   content hash  565fb40a6baae316
+#   text hash     8ea792a7aabfa9bb
 #   render with   attnforge render SPEC
 """Which rows of a dense batch count, in the form that kernels take; none of it waits for the GPU.
 
@@ -123,3 +123,70 @@ def _clear(cache, entries, x, i, of_keys):
         grid=lambda: (x.shape[0] * chunks,),
         from_shapes=lambda: dict(count=x.shape[1], width=width, chunks=chunks, OF_KEYS=of_keys, BLOCK=block),
     )  # fmt: skip
+
+
+@triton.jit
+def count_keys(entries_ptr, number, count, tiles, reach, BEHIND: tl.constexpr, BLOCK_M: tl.constexpr):
+    """One more than the number of keys that tiles of queries may see; 0 for those without a query that counts."""
+    q_start = number % tiles * BLOCK_M
+    entry_ptr, inside = entries_ptr + 5 * (number // tiles), number < count
+    q_len = tl.load(entry_ptr + 1, mask=inside, other=0)
+    k_len = tl.load(entry_ptr + 3, mask=inside, other=0)
+    first = tl.load(entry_ptr + 4, mask=inside, other=0) + q_start
+    past = tl.minimum(first + tl.minimum(BLOCK_M, q_len - q_start), k_len) if BEHIND else k_len
+    keys = tl.maximum(past - tl.maximum(first - reach, 0), 0)
+    return tl.where(q_start < q_len, keys + 1, 0)
+
+
+@triton.jit(do_not_specialize=["count", "tiles", "together", "room", "reach"])
+def rank_tiles(
+    entries_ptr, ranked_ptr, count, tiles, together, room, reach, BEHIND: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK: tl.constexpr
+):  # fmt: skip
+    """Store the rank of BLOCK of all `count` tiles of queries; in `room` places behind them, tiles beyond all rows."""
+    own = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    work = count_keys(entries_ptr, own, count, tiles, reach, BEHIND, BLOCK_M)
+    group = tl.where(work > 0, own // together, count)
+    rank, there = tl.zeros([BLOCK], tl.int32), 0
+    for start in tl.range(0, count, BLOCK):
+        other = start + tl.arange(0, BLOCK)
+        more = count_keys(entries_ptr, other, count, tiles, reach, BEHIND, BLOCK_M)
+        first = tl.where(more > 0, other // together, count)
+        ahead = (more[None, :] == work[:, None]) & (other[None, :] < own[:, None])
+        ahead |= more[None, :] > work[:, None]
+        ahead = (first[None, :] < group[:, None]) | ((first[None, :] == group[:, None]) & ahead)
+        rank += tl.sum(ahead.to(tl.int32), 1)
+        there += tl.sum((more > 0).to(tl.int32), 0)
+    tl.store(ranked_ptr, there, mask=tl.program_id(0) == 0)
+    place, inside = ranked_ptr + 1 + 2 * tl.where(own < count, rank, own), own < count + room
+    tl.store(place, tl.where(work > 0, own // tiles, 0), mask=inside)
+    tl.store(place + 1, tl.where(work > 0, own % tiles, 2**20), mask=inside)
+
+
+def rank(cache, entries, q, k, v, block_m, behind, reach=2**28):
+    """The number of tiles of queries with rows that count, then entry and tile of each; None if no row is left out.
+
+    Entries whose keys and values stay cached together follow one another, and among them tiles that see many keys come
+    first. `behind`: no query sees a later key; `reach`: how many keys before its own position it may see.
+    """
+    if entries is None or q.shape[0] == 1:
+        return None
+    tiles, room = runtime.cdiv(q.shape[1], block_m), runtime.multiprocessors(q.device) + 1
+    count = q.shape[0] * tiles
+    ranked = entries.new_empty(1 + 2 * (count + room))
+    runtime.launch(
+        cache, rank_tiles, (block_m,), (entries, ranked),
+        grid=lambda: (runtime.cdiv(count + room, 64),),
+        from_shapes=lambda: dict(
+            count=count, tiles=tiles, together=tiles * entries_together(q, k, v, block_m), room=room, reach=reach,
+            BEHIND=behind, BLOCK_M=block_m, BLOCK=64,
+        ),
+    )  # fmt: skip
+    return ranked
+
+
+def entries_together(q, k, v, block_m):
+    """How many batch entries have keys and values that stay cached together, at least one."""
+    batch, queries, heads, _ = q.shape
+    sizes = runtime.grid(batch * heads, queries, block_m, k, v)
+    return max(sizes[1 - runtime.tile_axis(queries, block_m)] // heads, 1)

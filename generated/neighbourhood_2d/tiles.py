@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3b63f7eb39b509ce
-#   text hash     fd33c0fde5b0c8af
+#   content hash  3d7f6395bd03364a
+#   text hash     860a92b18c567d90
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

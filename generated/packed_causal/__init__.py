@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8e140db216b67bcf
-#   text hash     5406bf2611e44693
+#   content hash  ed1d35fded099a20
+#   text hash     0e72ef6dcdfb1035
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bb6045028225a2d6
-#   text hash     683fa9875517940e
+#   content hash  5d76203fa1a45da9
+#   text hash     2f5c29a4e696c6b5
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

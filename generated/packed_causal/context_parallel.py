@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1f020081efd60bb9
-#   text hash     ffca1c95190d3854
+#   content hash  05436c440f4f0e6d
+#   text hash     b5a6264921fc3210
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

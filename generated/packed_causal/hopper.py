@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fa21bae093dc4347
-#   text hash     c0a2820bab660c93
+#   content hash  d523e424c62e216b
+#   text hash     bfcb4363359692ea
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -751,3 +751,22 @@ def forward(
             ],
             [4, 1], [240, 24],
         )  # fmt: skip
+
+
+def launch_forward(
+    cache, block_m, block_n, warps, stages, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale,
+    out, lse,
+):  # fmt: skip
+    """Fills in out and LSE."""
+    runtime.launch(
+        cache, forward, (block_m, block_n), (q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale)),
+        grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
+        from_shapes=lambda: dict(
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n), q_total=q.shape[0], max_seqlen_q=max_seqlen_q, k_total=k.shape[0],
+            max_seqlen_k=max_seqlen_k, Hq=q.shape[-2], sequences=cu_seqlens_q.shape[0] - 1, q_rows=lse.shape[-1],
+            D=q.shape[-1], GROUP=q.shape[-2] // k.shape[-2], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+            BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
+            TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages, balance="slots",
+        ),
+    )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  585997f12f1ed7c8
-#   text hash     97256977128e39c1
+#   content hash  f6730db6bbe5cbc8
+#   text hash     362fe22b41514585
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

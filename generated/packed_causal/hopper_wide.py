@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  097944017060af61
-#   text hash     bf864778479b22b0
+#   content hash  ca10a4a78e24b540
+#   text hash     0a139c5cb534d83b
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9fd4c8dcc2f66c1f
-#   text hash     54f7844347ec8dd5
+#   content hash  6cf387fcd72e6845
+#   text hash     3019bf6242ee98f4
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4bbe17f21be2fc44
-#   text hash     f789b10ae4ee18d1
+#   content hash  bc08c9f5e3429cde
+#   text hash     0e0a84c4629cbce1
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a5dca26fac0f8d91
-#   text hash     bdff39f9886f5091
+#   content hash  c40adf6e823f9316
+#   text hash     9d00849d1b1285d0
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 
@@ -68,7 +68,7 @@ def _measure(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "measure", launch, q, q, max_seqlen_k)
+    runtime.launch_tuned(cache, tiles, "measure", launch, q, q)
     return (largest if makes == "key_sums" else parts.amax((0, 2)) / LOG2E.value), key_sums
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3d03b461687afd62
-#   text hash     b3aa49e446da6fcd
+#   content hash  cdca6bea07cac3f9
+#   text hash     c59f4f9c1f5662e1
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

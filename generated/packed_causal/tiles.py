@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c3a33ac562661057
-#   text hash     953ff941a2e6150a
+#   content hash  1c908680ed3a6a83
+#   text hash     a07f38194df0de59
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

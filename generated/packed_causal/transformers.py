@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  93f40790f6dac53c
-#   text hash     d6c7144b8f1a08d1
+#   content hash  a749049db4b326ff
+#   text hash     eecfd6c067cb937e
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

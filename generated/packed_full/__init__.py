@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  47c29f6be2db996d
-#   text hash     369e8196300cfba0
+#   content hash  84211ddc4953eed3
+#   text hash     3943f05b5e6a2187
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

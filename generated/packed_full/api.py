@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7f30f50e6b4e0510
-#   text hash     7a77cfa34756e13b
+#   content hash  051181eacca37d0f
+#   text hash     fb4cba222bdde7f4
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c00a5ec46e0709ad
-#   text hash     fe1b9e379f2cbc04
+#   content hash  aa6cbfb969cd6c3d
+#   text hash     a1a73d4ef446be03
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

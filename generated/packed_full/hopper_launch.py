@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  24f9d04096a59639
-#   text hash     31208252a6b65279
+#   content hash  b85853108173da6b
+#   text hash     a148f2add43d3c61
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0a955baf586d148d
-#   text hash     9adc67121fb3f7e4
+#   content hash  68b31579d944b78c
+#   text hash     b0ed69ae0d1d40aa
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  13bc562475c8b8f5
-#   text hash     4bbd22d7ae5f1baa
+#   content hash  c899198c8b992f09
+#   text hash     1f6049df18d53c49
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1ef55e8bb4f3747a
-#   text hash     a794698e9c9ebef4
+#   content hash  9e791e324d83fa26
+#   text hash     eb055763827917c2
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  258ee6c1d941b4c1
-#   text hash     9af2b1901892c3b7
+#   content hash  8c73231a4860df27
+#   text hash     98a413d91f1e3e3e
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  62b647d3e5d00238
-#   text hash     d246accbd90fa091
+#   content hash  2f520a3fc22aae33
+#   text hash     c653997c275ec859
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

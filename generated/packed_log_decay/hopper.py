@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e824c59e12f5d50a
-#   text hash     d38d1d9c8b3484ec
+#   content hash  9a27ca8a0345938c
+#   text hash     2ab09f8a2d2e55e1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -837,3 +837,28 @@ def forward(
             ],
             [4, 1], [240, 24],
         )  # fmt: skip
+
+
+def launch_forward(
+    cache, block_m, block_n, warps, stages, q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay_sums, max_seqlen_q,
+    max_seqlen_k, scale, out, lse,
+):  # fmt: skip
+    """Fills in out and LSE."""
+    runtime.launch(
+        cache, forward, (block_m, block_n),
+        (q, k, v, in_log_decay_sums, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale), in_log_decay_sums),
+        grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
+        from_shapes=lambda: dict(
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n),
+            in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_n), q_total=q.shape[0],
+            max_seqlen_q=max_seqlen_q, k_total=k.shape[0], max_seqlen_k=max_seqlen_k, Hq=q.shape[-2],
+            sequences=cu_seqlens_q.shape[0] - 1, q_rows=lse.shape[-1],
+            in_log_decay_stride_head=runtime.stride(in_log_decay_sums, -3),
+            in_log_decay_stride_token=runtime.stride(in_log_decay_sums, -1),
+            in_log_decay_stride_part=in_log_decay_sums.stride(-2), D=q.shape[-1], GROUP=q.shape[-2] // k.shape[-2],
+            DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+            BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps,
+            num_stages=stages, balance="slots",
+        ),
+    )  # fmt: skip

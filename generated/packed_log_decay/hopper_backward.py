@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ed674a113e9f27da
-#   text hash     45128543d5b46fe7
+#   content hash  b53dfb8b100f393e
+#   text hash     294793e4818e7fc0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  95acc109a62fbf97
-#   text hash     5f4dc2c5a1e9aafb
+#   content hash  4d170b3fc45c08b9
+#   text hash     1b38fa7e28cbdc6c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b4aa7c497de43cec
-#   text hash     c76a1a35af173e72
+#   content hash  026dafd2f363cfb4
+#   text hash     d1ae5ae9ab005c8e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -44,7 +44,7 @@ def _attend(
     q, k, v = cache.readable(q, k, v)
     in_log_decay_sums = _sums(in_log_decay.permute(1, 0), cu_seqlens_k, -4096.0)
 
-    def launch(block_m, block_n, warps, stages, kernels=kernels):
+    def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.forward, (block_m, block_n),
             (q, k, v, in_log_decay_sums, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale), in_log_decay_sums),
@@ -52,11 +52,27 @@ def _attend(
             from_shapes=lambda: dict(
                 _common(q, k, v, cu_seqlens_q, in_log_decay_sums, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),
                 in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_n),
-                TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages, balance="slots",
+                TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, max_seqlen_k)
+    if not runtime.attended(
+        cache,
+        tiles,
+        max_seqlen_k,
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        in_log_decay_sums,
+        max_seqlen_q,
+        max_seqlen_k,
+        scale,
+        out,
+        lse,
+    ):
+        runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
     return out, lse, in_log_decay_sums
 
 
@@ -130,7 +146,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, max_seqlen_k)
+        runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
 
         if wanted[1] or wanted[2] or wanted[3]:
             dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -153,7 +169,7 @@ def _differentiate(
                     ),
                 )  # fmt: skip
 
-            runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, max_seqlen_k)
+            runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
     if wanted[3]:
         total = in_log_decay_q_sum + in_log_decay_k_sum
         total = _summed_back(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a3a17f0237095127
-#   text hash     048ebd225c3d34f4
+#   content hash  e6719ca1b7fe7113
+#   text hash     9bec24d3c6bf4beb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

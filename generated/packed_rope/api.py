@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ea6c9a6d3ea7fee3
-#   text hash     43fd7c182fb0256f
+#   content hash  2f367502c45333fb
+#   text hash     b7b7c872fb0e9e22
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

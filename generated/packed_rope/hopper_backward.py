@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3b9153e8e9eae32e
-#   text hash     8aece0e10df623e2
+#   content hash  454ecf4d0f8a7105
+#   text hash     eb8a8d61bbc6d13f
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7025b1f9b00a819f
-#   text hash     b8f0d00fccc9eb92
+#   content hash  9d03edd3275e94e6
+#   text hash     0652c8f43955cfce
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

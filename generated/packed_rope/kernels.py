@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  04f0ee18980ee4d7
-#   text hash     6a39c08b626fea88
+#   content hash  ac17910e66c03cff
+#   text hash     9b077560a9683912
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

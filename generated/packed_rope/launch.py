@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fc4e03bc965f2141
-#   text hash     77d3673412b90fed
+#   content hash  ab5719b4a73999c3
+#   text hash     41a4c7fe1063dc82
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -49,17 +49,20 @@ def _attend(
     q, k = q_turned, k_turned
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages, kernels=kernels):
+    def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, float(scale)),
             grid=lambda: runtime.grid((cu_seqlens_q.shape[0] - 1) * q.shape[-2], max_seqlen_q, block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, cu_seqlens_q, cos, sin, positions, max_seqlen_q, max_seqlen_k, lse, block_m, block_n),
-                TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages, balance="slots",
+                TILE_AXIS=runtime.tile_axis(max_seqlen_q, block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, max_seqlen_k)
+    if not runtime.attended(
+        cache, tiles, max_seqlen_k, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale, out, lse
+    ):
+        runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
     return out, lse, q_turned, k_turned
 
 
@@ -126,7 +129,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, max_seqlen_k)
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
 
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -144,7 +147,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, max_seqlen_k)
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
     return tuple(gradients)
 
 

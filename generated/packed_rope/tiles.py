@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0a5ed4f8536836b4
-#   text hash     8adbe84a425a3bf7
+#   content hash  8896f885640e7268
+#   text hash     db9f6fd8c470e6e2
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

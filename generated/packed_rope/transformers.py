@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5d22add27b4f9438
-#   text hash     720258426f2dc651
+#   content hash  d788c13ff83757b5
+#   text hash     b294f3f29985b1f0
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e0b33aacde7e556a
-#   text hash     5565178910797866
+#   content hash  8ee4c70f1c5de613
+#   text hash     c4f4800ce157a0e4
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -35,17 +35,18 @@ def _attend(
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages, kernels=kernels):
+    def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_bias),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
             from_shapes=lambda: dict(
                 _common(q, k, v, entries, in_bias, block_m, block_n),
-                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages, balance="tiles",
+                TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
+    if not runtime.attended(cache, tiles, k.shape[1], q, k, v, entries, in_bias, scale, out, lse):
+        runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
     return out, lse
 
 
@@ -104,7 +105,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
 
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -123,7 +124,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
 
     if wanted[3]:
         in_bias_qk_sum = lse.new_empty(in_bias.shape[0], in_bias.shape[1], q.shape[1], k.shape[1])
@@ -141,7 +142,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_in_bias", launch, q, v, k.shape[1])
+        runtime.launch_tuned(cache, tiles, "backward_in_bias", launch, q, v)
     if wanted[3]:
         total = in_bias_qk_sum
         gradients[3] = total.sum_to_size(in_bias.shape).to(in_bias.dtype)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6b18715bd687aebd
-#   text hash     dea6e72060205102
+#   content hash  c93d25f125f2df81
+#   text hash     8481fa0c0765e5e8
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

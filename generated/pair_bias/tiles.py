@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6638ca7a180f180d
-#   text hash     863b4c804f24a3d7
+#   content hash  c6fa0396bb5f6759
+#   text hash     949401eb660b5af0
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  13242fb2fad3d54c
-#   text hash     74583213657ebebf
+#   content hash  a20943176cebde9f
+#   text hash     5084ab32c4b4f47c
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  80d7983233d9059f
-#   text hash     31ad1194b5836f83
+#   content hash  10b41e431329c635
+#   text hash     511bba2249531cd0
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ab4deb008dd5fa09
-#   text hash     df391cf714b262a8
+#   content hash  e63add9c0c80fd14
+#   text hash     12e1250803567314
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  aed724f84616eb54
-#   text hash     5b1c1ac283090d6e
+#   content hash  21f437c8f84f91c9
+#   text hash     fb831755fa524b3e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

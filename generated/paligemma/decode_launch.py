@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e70f2128b5794625
-#   text hash     f729f49c773f442c
+#   content hash  9d0fa74791118b0f
+#   text hash     9bf8622e1d61d7a9
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  261e27367be83f17
-#   text hash     46bbb0d163189bc7
+#   content hash  172385fc9c98b7b2
+#   text hash     0e78889c0f977571
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  42ab2b96693f7514
-#   text hash     90055c590572b329
+#   content hash  308fb3c8b19e6340
+#   text hash     4c8052d4fcd7bc74
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

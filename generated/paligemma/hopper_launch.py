@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  449323ac7912bef5
-#   text hash     bef2ce939ef84b8c
+#   content hash  ba5a9fabf1eed38f
+#   text hash     f77d779fbab9a00b
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fdff242569286c00
-#   text hash     ec2c182ca58833ac
+#   content hash  d684943372d7ce43
+#   text hash     49ec3e409fac8ef7
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

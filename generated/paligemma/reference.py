@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  af84a33fdaaa17dc
-#   text hash     6a83277792f08dfd
+#   content hash  60ea151b33e371fc
+#   text hash     2c12e70b10a9c8f7
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

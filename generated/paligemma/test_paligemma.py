@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b10c4625a60de53d
-#   text hash     9541d8dc5ce8a056
+#   content hash  e404fabd5b3788a1
+#   text hash     1d1a1f1af09f0c18
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

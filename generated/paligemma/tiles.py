@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6b39df0a9751cdc1
-#   text hash     7b3eef2e373c19f4
+#   content hash  92ae8c85674e43b8
+#   text hash     b7b233a6e7c99563
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

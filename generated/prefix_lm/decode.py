@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a0c9f5b75ee900e9
-#   text hash     d8f506fc77cbad11
+#   content hash  7b87bc6fb15fa4e5
+#   text hash     c84ac8a0b348ab4d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

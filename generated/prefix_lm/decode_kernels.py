@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b41cb849eb9562a
-#   text hash     9880af9d6061d528
+#   content hash  6e5d0f7793452a71
+#   text hash     a3be67fd6e66fa9b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e70d6302ec6f74df
-#   text hash     a25d478f3ef0d367
+#   content hash  5d27428318450fbc
+#   text hash     10b9f4345a396819
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

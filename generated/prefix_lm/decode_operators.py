@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c691f31195fa8f8e
-#   text hash     ff2e39089f893931
+#   content hash  b5c3ae9c5225ad49
+#   text hash     46bde045e3f490bc
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  87877c1c6b488330
-#   text hash     820b3ca69602d860
+#   content hash  dc799e54b75a4834
+#   text hash     ae16643d947a0f4b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  da304a62296f7035
-#   text hash     9f565a83035d5a12
+#   content hash  ca3747ceabb45c78
+#   text hash     9a95aa588cee0a93
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7c890293262b45c1
-#   text hash     6b56bd7cad8c19e8
+#   content hash  75fbe7c00870fdd9
+#   text hash     90d478f0ed15c482
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  64d62775cbd392fc
-#   text hash     227e32e0d323ffb3
+#   content hash  032ae931cd739649
+#   text hash     7a4d4fff0d8631b5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9169f1c211c594ce
-#   text hash     7c2e689b0fb7fa44
+#   content hash  ab565c25b3e3bc75
+#   text hash     f5bd1ba29c6d880d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  418a9fec5d880319
-#   text hash     87a2404d635458e7
+#   content hash  51b49a8a135ad177
+#   text hash     ce1980a884092987
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

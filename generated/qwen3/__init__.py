@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1bc70bbd2c880b82
-#   text hash     ef933e8701296e9a
+#   content hash  2b58925a17c3036d
+#   text hash     ac022149dc5f86a7
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

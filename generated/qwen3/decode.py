@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c71708166d957ba8
-#   text hash     50a5ef88d31bd1fe
+#   content hash  56769a8191d183af
+#   text hash     65f4558e52a98d9d
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

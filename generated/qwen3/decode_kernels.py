@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e18d4740f1fda644
-#   text hash     0223e3179c20f900
+#   content hash  50e0b604bb77ec83
+#   text hash     8d79ccfb3eb9eca7
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d7ee59afbae80340
-#   text hash     02bbf697ba1596c6
+#   content hash  e144f2dc77db8331
+#   text hash     5ee6f48bd97cc903
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8d0a481c9ec8c7a2
-#   text hash     c618e471d4e73b6f
+#   content hash  b58aab37a1ccc4b9
+#   text hash     3f3056d0d8295f5a
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

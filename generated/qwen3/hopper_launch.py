@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  77d6a75443a48f7f
-#   text hash     d7f9caba39e62a11
+#   content hash  a45c75978f1fbe6e
+#   text hash     46f57375441f3dda
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  581170b7fea48d37
-#   text hash     cb51eaf3887ceddd
+#   content hash  cd0f4aa496e79a7a
+#   text hash     03ebed438fc9727a
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

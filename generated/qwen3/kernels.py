@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c3d4269df31fdd90
-#   text hash     61d48749cbe0f1ca
+#   content hash  4c3c70091a54b5a4
+#   text hash     c767b3d36318daef
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

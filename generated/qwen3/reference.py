@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2323b8f7bf5eb986
-#   text hash     6b09d716ba4221bc
+#   content hash  696b6797ac066db2
+#   text hash     0bda015db6350e87
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3871244e00715bd8
-#   text hash     dcabaebf0d4ad021
+#   content hash  9830315855fe2a09
+#   text hash     7c79348ac1b2c69c
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

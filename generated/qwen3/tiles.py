@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  865856b7c2e81e8a
-#   text hash     ce6b343af226ae92
+#   content hash  9c04cec21fd83a03
+#   text hash     344b588e65129b71
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  85bf124153dfdff7
-#   text hash     9c4f9b9a69b41b94
+#   content hash  586caa8b497fe443
+#   text hash     57b34b08f4aadf2f
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

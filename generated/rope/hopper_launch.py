@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dd0489950253dd94
-#   text hash     26d97956bb520f9e
+#   content hash  1adbe016d50a4543
+#   text hash     1588c47bde61df44
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

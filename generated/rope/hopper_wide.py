@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  92b145bb23d50a23
-#   text hash     0be4b75d800dc40e
+#   content hash  9d5ec75ad1adb11c
+#   text hash     73c01ae1f437a3d0
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

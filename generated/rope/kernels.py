@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3019759b93e1de3d
-#   text hash     863b6a1102737a61
+#   content hash  9f4bad57498505b1
+#   text hash     628a59cb641943c4
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2256d2eaeec2c9c5
-#   text hash     0e1184703f37b4d0
+#   content hash  620b6f656569845d
+#   text hash     0fcae8f624c4a445
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a53c8d32e3e366ba
-#   text hash     4a850a76419186ee
+#   content hash  64319bcc3c24f732
+#   text hash     02ba32c3bfce9eeb
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49f0f0e49f858f5b
-#   text hash     4a02637d86eb433c
+#   content hash  e5253ecf1994f607
+#   text hash     3269e5b8368c2e09
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

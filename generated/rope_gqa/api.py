@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f44a1dbe0712dd3b
-#   text hash     9a38b31ca94d3b57
+#   content hash  3ff7cd6a4203313e
+#   text hash     49c0be5f68822ca5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

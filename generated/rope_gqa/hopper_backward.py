@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5039e13f157c7f5a
-#   text hash     515bb2ec883f069a
+#   content hash  13ee0df637e35abc
+#   text hash     8d3edb6d4295d426
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6e2251974a8de1f3
-#   text hash     41f1ff96c5014767
+#   content hash  9d01c019b7bf1f93
+#   text hash     106908f8db17e577
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bae871c8c4f708ea
-#   text hash     86772e06b38454ed
+#   content hash  7b44f52e569d1059
+#   text hash     ede6754727b9d6ae
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

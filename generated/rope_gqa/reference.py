@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8894786f7615211e
-#   text hash     ab72a41c6da78d04
+#   content hash  fe6e632d596b49ff
+#   text hash     65920924b384cc59
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  23987a1d7d5c8124
-#   text hash     b40a15c57f20abaa
+#   content hash  45d0f96af27f9a39
+#   text hash     18c0b709639df710
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  84e66d2fc4d05138
-#   text hash     6f5def7879dde5bd
+#   content hash  45702c547a86893d
+#   text hash     0c99e7911badd71f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

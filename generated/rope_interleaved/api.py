@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3368bdeb6b446240
-#   text hash     e6694f3f4eb838fd
+#   content hash  edc97eeea917c36b
+#   text hash     1bb894fba7ca7059
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4c3285dede998775
-#   text hash     c92bf8b281deeaf4
+#   content hash  cb8dfc6e193f50e8
+#   text hash     f3370115941d0f29
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  63c6f6bde109516e
-#   text hash     4a5c7a2c05a7ec1b
+#   content hash  aea11c82617bc355
+#   text hash     05bd8509b50c9c5d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  49b45c384905e766
-#   text hash     c82dec8c24c2e20b
+#   content hash  5e599fe0f97cddd9
+#   text hash     431202afc2b7ae9e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

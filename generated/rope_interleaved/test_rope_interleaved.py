@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  47ba7ecd646305bf
-#   text hash     d93f7f36b70f5ec5
+#   content hash  4b44a52d371a2828
+#   text hash     f1c336a3767ed472
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d657c9eb10de9206
-#   text hash     e34f9d9ccc52436c
+#   content hash  97afa11e92123eb4
+#   text hash     8090c06626392a6f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

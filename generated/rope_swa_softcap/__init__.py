@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c707d50f0979abbb
-#   text hash     672c04ca375bffa2
+#   content hash  4d42750322390dc2
+#   text hash     e175b9bd5572df2c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

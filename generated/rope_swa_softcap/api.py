@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa6f52f64b601bf0
-#   text hash     cf20e8613032ced4
+#   content hash  ceef222f8ce28b7c
+#   text hash     a5d034fe0a64a0f7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3198cae1a84c511f
-#   text hash     0e5faf3bef4d6460
+#   content hash  36972d031d3dbffc
+#   text hash     edc6d01c915f4abe
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

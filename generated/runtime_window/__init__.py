@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  beb5cf4c573db11f
-#   text hash     82dff75c2734fa06
+#   content hash  ce2dff545504c470
+#   text hash     af2ba9d39ad741e2
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

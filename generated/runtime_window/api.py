@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  abdcfa2d82ba1ac8
-#   text hash     e9882145153af528
+#   content hash  d097cafe77c7a100
+#   text hash     9b4beade516a1413
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e856647f166683cd
-#   text hash     9025d8627daf7d50
+#   content hash  f267d1ff0467d8ec
+#   text hash     17db9094a511f7da
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

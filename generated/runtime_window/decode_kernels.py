@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5093e0ac4698f19f
-#   text hash     2d1d28a11ede0a6b
+#   content hash  fbd4a40c26453322
+#   text hash     8c6246043dc0c768
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

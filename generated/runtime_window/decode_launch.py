@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  07dadda6dbf102e4
-#   text hash     31d41fa00fe67668
+#   content hash  3e3487073f146ce9
+#   text hash     d333a0f0c119b2e7
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

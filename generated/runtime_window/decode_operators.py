@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9d0f3843aaeea294
-#   text hash     97372bb12290814a
+#   content hash  1485de7f6bfc7b3a
+#   text hash     b44664e33ec5c01c
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8580df1acd61b8eb
-#   text hash     3022ab6e05695091
+#   content hash  0b4175233820884a
+#   text hash     a6d88322d7a66b53
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

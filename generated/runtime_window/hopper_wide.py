@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2a482dcbfeef0ffb
-#   text hash     8ffb12bf08e5e481
+#   content hash  87a3ccca39ed6b62
+#   text hash     fff5b5c04c784041
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0454e9b7cdca87f4
-#   text hash     e202e138877109b5
+#   content hash  050f39c8f7b69665
+#   text hash     d0a6685c1c73b108
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3e8ac7d2b8818eae
-#   text hash     0c22c578e59b56e7
+#   content hash  cb9cfd7ae154b387
+#   text hash     927e17c27af2eae3
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9b9c32d7cd88b227
-#   text hash     684e9edd9e9fdbc9
+#   content hash  8c79481ef097c0be
+#   text hash     7c46636bc10b79f8
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

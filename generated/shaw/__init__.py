@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7ecb171fcb0f4287
-#   text hash     2565e2c8488ba530
+#   content hash  db0d67019494023f
+#   text hash     f9b4d577d4677e61
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

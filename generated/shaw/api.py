@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d0c3e75a4e4e8710
-#   text hash     810c3eb51a5094bb
+#   content hash  30edbec669927d8c
+#   text hash     375dd15197e95b5d
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

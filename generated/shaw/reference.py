@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1c9389b18bd49dce
-#   text hash     cd9db742aaab0956
+#   content hash  1cdaccd9b9d14e29
+#   text hash     e41603d5a7c4826d
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

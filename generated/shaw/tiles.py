@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  502320e252fbef7a
-#   text hash     649f21be5ee79bad
+#   content hash  9b9822e088828bda
+#   text hash     fe830aaecb8852d4
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b5dadc14c2ef1730
-#   text hash     5cdbd0a3a6788a5f
+#   content hash  94bb9cff5b4040f1
+#   text hash     40a904dbc5890e96
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

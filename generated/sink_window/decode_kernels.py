@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dbff1f599b2bd937
-#   text hash     6f984a5a5c425cf4
+#   content hash  ae22a53bf0db6e6f
+#   text hash     c0b8d803093f64c8
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ccc415122f24fe0f
-#   text hash     c6c89b2c0b7a8477
+#   content hash  4a7bbada572f4d14
+#   text hash     2a3c2c218b3f6490
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

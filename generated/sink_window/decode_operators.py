@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e95fd217c8419fe6
-#   text hash     466fb42bacb30be0
+#   content hash  d7f1952b138269a8
+#   text hash     0d7a2dbd643e9c7b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ca007468256a68ba
-#   text hash     372fbeae7ced3123
+#   content hash  0403ba279db0ad93
+#   text hash     4c5f86e1432bbc83
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

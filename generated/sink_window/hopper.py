@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  20def78d80397515
-#   text hash     05a0a029d299e915
+#   content hash  b6ae2d3cd5cede1a
+#   text hash     bd4821f2cd73ee71
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -33,6 +33,8 @@ Symbols
     order              these four, by which `digits` splits numbers
     place, step        a program's item and the step to its next one, as (group, tile or pair, head within the group)
     early, half        index of the early tile of an item; which tile of the item is current: 0 for the late one
+    ranked_ptr         number of tiles of queries with rows that count, then entry and tile of each; None if no row is
+                       left out
     STAGES, Q_STAGES   number of stages of the buffers of keys and of values, and of the buffer of queries
     queries, buffers   the buffer of queries, and the buffers of keys and of values, with their barriers
     WORKERS            number of workers in a program
@@ -81,7 +83,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, warpgroup_mma, warpgroup_mma_wait
 )  # fmt: skip
 
-from . import runtime
+from . import padding, runtime
 from .kernels import LOG2E, find_entry, key_tiles, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
@@ -105,6 +107,21 @@ def add_digits(place, step, order):
     early = place[1] + step[1] + carry
     further = (early >= of_group).to(tl.int32)
     return place[0] + step[0] + further, early - further * of_group, head - carry * group
+
+
+@gluon.jit
+def find_item(head, tile, i, ranked_ptr, Hq):
+    """Batch entry, tile and head of a program's i-th item: the given ones, counted across entries, or the ranked ones.
+
+    Items are ranked by their work: in turns, programs take them in order in even rounds, and in reverse in odd ones.
+    """
+    b, h = head // Hq, head % Hq
+    if ranked_ptr is not None:
+        programs, ahead = tl.num_programs(0), tl.program_id(0)
+        place = i * programs + tl.where(i % 2 == 0, ahead, programs - 1 - ahead)
+        ranked_ptr += 1 + place // Hq * 2
+        b, tile, h = tl.load(ranked_ptr), tl.load(ranked_ptr + 1), place % Hq
+    return b, tile, h
 
 
 @gluon.jit
@@ -408,9 +425,12 @@ def work_through(
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each wanted tile; rows that outgrow their first keys ask for a repeat."""
     (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_window, sinks_ptr, sinks_stride_head
+        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_window, sinks_ptr, sinks_stride_head,
+        ranked_ptr
     ) = arguments  # fmt: skip
     items, tiles, group, per_item = order
+    if ranked_ptr is not None:
+        items = tl.cdiv(tl.load(ranked_ptr) * Hq, tl.num_programs(0)) * tl.num_programs(0)
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     OUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_DV, 16])
@@ -427,7 +447,7 @@ def work_through(
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
             head = place[0] * group + place[2]
-            b, h = head // Hq, head % Hq
+            b, tile, h = find_item(head, tile, i, ranked_ptr, Hq)
             nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
             q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
@@ -590,8 +610,10 @@ def load_through(
     WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    entries_ptr, q_total, k_total, Hq, in_window = lengths
+    entries_ptr, q_total, k_total, Hq, in_window, ranked_ptr = lengths
     items, tiles, group, per_item = order
+    if ranked_ptr is not None:
+        items = tl.cdiv(tl.load(ranked_ptr) * Hq, tl.num_programs(0)) * tl.num_programs(0)
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     at, begun, ends = counts  # so far: tiles of keys, tiles of queries, and ends of sequences
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
@@ -600,7 +622,7 @@ def load_through(
             early = place[1]
             tile = tl.where(half == 0, tiles - 1 - early, early)
             head = place[0] * group + place[2]
-            b, h = head // Hq, head % Hq
+            b, tile, h = find_item(head, tile, i, ranked_ptr, Hq)
             nth = (i * per_item + half) % 32
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
@@ -670,9 +692,9 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 @gluon.jit(do_not_specialize=["in_window", "q_total", "k_total", "Hq", "items", "tiles", "group", "per_item"])
 def forward(
-    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_window, sinks_ptr, q_total, k_total, Hq,
-    sinks_stride_head, items, tiles, group, per_item, D: tl.constexpr, GROUP: tl.constexpr, DV: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    q_desc, k_desc, v_desc, out_ptr, lse_ptr, entries_ptr, scale, in_window, sinks_ptr, ranked_ptr, q_total,
+    k_total, Hq, sinks_stride_head, items, tiles, group, per_item, D: tl.constexpr, GROUP: tl.constexpr,
+    DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of all tiles of queries."""
@@ -690,9 +712,10 @@ def forward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_window, sinks_ptr, sinks_stride_head
+        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_window, sinks_ptr, sinks_stride_head,
+        ranked_ptr
     )  # fmt: skip
-    lengths = (entries_ptr, q_total, k_total, Hq, in_window)
+    lengths = (entries_ptr, q_total, k_total, Hq, in_window, ranked_ptr)
     order = (items, tiles, group, per_item)
     # workers get the registers that the loader does not need
     if WORKERS == 3:
@@ -730,3 +753,22 @@ def forward(
             ],
             [4, 1], [240, 24],
         )  # fmt: skip
+
+
+def launch_forward(
+    cache, block_m, block_n, warps, stages, q, k, v, entries, sinks, in_window, scale, out, lse,
+):  # fmt: skip
+    """Fills in out and LSE."""
+    ranked = padding.rank(cache, entries, q, k, v, block_m, behind=True, reach=cache.reach)
+    runtime.launch(
+        cache, forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_window, sinks, ranked),
+        grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
+        from_shapes=lambda: dict(
+            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
+            v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+            sinks_stride_head=runtime.stride(sinks, 0), D=q.shape[-1], GROUP=q.shape[-2] // k.shape[-2],
+            DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+            BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,
+            num_stages=stages, reach=cache.reach, ranked=ranked is not None,
+        ),
+    )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  617f2af004ef493e
-#   text hash     cb4c450d09ccd9e0
+#   content hash  878abf8c889e4f86
+#   text hash     2a5f224b5cdc9a1e
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

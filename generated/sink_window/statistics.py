@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a477b11470226ca7
-#   text hash     99f2bee19673360e
+#   content hash  15094cfefb76f159
+#   text hash     ba4c8e5c46972a97
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 
@@ -63,7 +63,7 @@ def _measure(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "measure", launch, q, q, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "measure", launch, q, q)
     return (largest if makes == "key_sums" else parts.amax((0, 2)) / LOG2E.value), key_sums
 
 

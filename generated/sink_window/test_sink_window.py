@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c4ddf698d98f49cd
-#   text hash     b3cacbf2ff17a952
+#   content hash  ac5c6c918bbd3c95
+#   text hash     49994e6d6264f697
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  db5f286ed591c698
-#   text hash     85adbc7a0c425aab
+#   content hash  75000cd5064bc4c8
+#   text hash     d0489cc0f77be495
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

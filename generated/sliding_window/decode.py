@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  13ff5e7608554e7d
-#   text hash     1820877b864eb3a4
+#   content hash  9fc49174fc8cdafb
+#   text hash     3d9b9b54d0318946
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  79b55ee47d63bc92
-#   text hash     13a34ad4f6471665
+#   content hash  532f6d6b617f17e6
+#   text hash     84bee8ff194c7387
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  39a9e7b6731e2a1f
-#   text hash     49effb13a64ccc01
+#   content hash  c04bf669dedd18f7
+#   text hash     c147727d9a4c68d3
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2c3606c4e5aefa08
-#   text hash     e7443f3f509aeb5e
+#   content hash  cd5c91b08e4374a5
+#   text hash     fd9f39d2e0d0c655
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

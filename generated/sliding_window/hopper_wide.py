@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  91444df326b97b8f
-#   text hash     37b5f9f16a8c7e0f
+#   content hash  e7e2978b862eb0a4
+#   text hash     e8d28b7790044b27
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

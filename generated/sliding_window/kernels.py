@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  97b59684219c4a26
-#   text hash     87b603a472d44387
+#   content hash  96968cf90691d2e1
+#   text hash     0871b36612a67f37
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

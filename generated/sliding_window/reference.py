@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  52d82be3a82d3395
-#   text hash     201a6f97efcdb1c4
+#   content hash  e68cffa59e9bf46a
+#   text hash     6508adace963d9ee
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7c87238e28bd4ad8
-#   text hash     94f777a01c8a0662
+#   content hash  1930e12bc1141a51
+#   text hash     597f5780aaac8e7a
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

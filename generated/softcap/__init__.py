@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8d12a307ddb9dbdf
-#   text hash     3c078d351b8fa8ec
+#   content hash  42b21bb0b0e52b58
+#   text hash     e7ce049e4a46190a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

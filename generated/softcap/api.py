@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a7e283d5c6b36ea
-#   text hash     3d2587dce14bc8af
+#   content hash  ac935f0452aa68a2
+#   text hash     d66d4dc4b56dc6a1
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f3581674243aa85a
-#   text hash     26fd59fd113417c7
+#   content hash  a35b9b599cbe2756
+#   text hash     fc8e66f8dc319c8b
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

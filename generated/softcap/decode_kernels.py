@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a584f7fc08b20c49
-#   text hash     0e7985dd75fb172d
+#   content hash  8080e9755e04b7d5
+#   text hash     ab01e0f2d883311f
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ba56865927322ea7
-#   text hash     88b93cb97189295d
+#   content hash  5e89c7060b6cc6e2
+#   text hash     fda45eeff4e7f1af
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a76fc4f491452cff
-#   text hash     50e934ed156fc0d1
+#   content hash  8690f2694428928e
+#   text hash     9c82c74b6f53ef38
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c37c2d8ae39c95ec
-#   text hash     5271f58d1614aee5
+#   content hash  56f975c188e0836a
+#   text hash     7ed553b7bd8f1d7e
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

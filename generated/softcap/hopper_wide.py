@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2c4ae0ff3f9bfc10
-#   text hash     1183e49174cb0509
+#   content hash  0e8f9c51659cb2ef
+#   text hash     d256c9b2ad4d612f
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6503ee06f4356377
-#   text hash     dc7e08c8691d5a03
+#   content hash  3029f03a1c7ca796
+#   text hash     9946c72fa692b260
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7689efbb4e985fad
-#   text hash     6761acec94a76fec
+#   content hash  1d299a6f0510f16e
+#   text hash     17104a2f541e2b99
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3a481e41a443520c
-#   text hash     cf44c78341246deb
+#   content hash  4ffd98ffabb80529
+#   text hash     04c425056e1bb579
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

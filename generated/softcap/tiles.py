@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  92c88822c571be2f
-#   text hash     2dc7b07432298f95
+#   content hash  28b55f2c7f2e66c0
+#   text hash     f8e2d90288295159
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

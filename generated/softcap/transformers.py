@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b7b27ee74288c7fc
-#   text hash     18557addbe592c33
+#   content hash  bed394cc23b414bb
+#   text hash     e3095ce8272667dd
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c555123eba466b12
-#   text hash     da0e3ff598c1c664
+#   content hash  1b19e56f47f3e797
+#   text hash     c7d6e27a71f14b96
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0dd9b9700ed10b9a
-#   text hash     8da28c03423c551e
+#   content hash  c26c13b285fc79db
+#   text hash     8f8dcfb37bf3973e
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

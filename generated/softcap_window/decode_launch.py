@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6105b042406b6338
-#   text hash     a423af9b9068b788
+#   content hash  ac9393eb1a5e79ce
+#   text hash     742762c20e376ad9
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  06c2abdd51bc9a90
-#   text hash     37add6d8fecba283
+#   content hash  cd585ae231ddfbd3
+#   text hash     b15e37080d4d50a6
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  003a99d654792f86
-#   text hash     623e8ff82cb35d81
+#   content hash  f4bbc66c2e5cbfab
+#   text hash     ff435f05a11e3f6f
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

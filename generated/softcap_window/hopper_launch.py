@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  313cf7fd966da8ce
-#   text hash     a60fff3299e9078f
+#   content hash  c3f54528ebe5126e
+#   text hash     a4a06a2e1c9208dc
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

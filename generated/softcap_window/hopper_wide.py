@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bd2377b1fd73ba0d
-#   text hash     1678385f204c2e10
+#   content hash  6ce24497163670c5
+#   text hash     772bddd42409785f
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

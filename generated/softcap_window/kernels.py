@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d265e7150e70b31b
-#   text hash     83d24d053361186c
+#   content hash  cd0027692b9d7395
+#   text hash     ca92a7732300cf9d
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

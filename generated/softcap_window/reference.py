@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ae30699da9ab178c
-#   text hash     bc481f575b48a721
+#   content hash  58c8c16827b8b675
+#   text hash     ad73d201729186cb
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

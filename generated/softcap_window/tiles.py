@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  26793852c01498e2
-#   text hash     83a5f039a25b084e
+#   content hash  e3b94e081865ac7a
+#   text hash     e67b0a9ed564a357
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  afd08ba628e3d91c
-#   text hash     22c2dc4025b493df
+#   content hash  08def5147600bd4e
+#   text hash     0cf182932ff96953
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  82bc58d3e89f9341
-#   text hash     accae208b4c2ad99
+#   content hash  be3199000378dca4
+#   text hash     d022905efa98a66e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

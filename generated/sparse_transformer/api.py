@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a3a5a863619888d2
-#   text hash     28fdb4aaa83020c3
+#   content hash  d02210a551121eaa
+#   text hash     1d6fe3717805a2dd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

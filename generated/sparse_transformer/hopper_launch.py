@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f82e604c302ea446
-#   text hash     cda3337f65945e2c
+#   content hash  84e0f71e91739be5
+#   text hash     9da3466525beb482
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  55fcf98d620f7ab0
-#   text hash     4dbc5e76ecb94793
+#   content hash  1d91bc0f06235423
+#   text hash     a3711d6203bd3c72
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c283d606a4ef2cc1
-#   text hash     698571e94dfde8a0
+#   content hash  4dd9471e7213d220
+#   text hash     a2346cd9f43ebe1f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

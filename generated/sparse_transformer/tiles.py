@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  58d4127387f28c5a
-#   text hash     fb89286c6f8db493
+#   content hash  7af440e65f05d231
+#   text hash     30ce6b31ebe686eb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fcadde27b857b763
-#   text hash     ac80aa27b044c539
+#   content hash  61162b57206b6c2b
+#   text hash     c6580d8c9203560d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

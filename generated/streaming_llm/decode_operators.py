@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a539ddab57751c6c
-#   text hash     9bbc0329a791af3c
+#   content hash  cd9a46b6b72f7256
+#   text hash     3a5dc7b0ec35d101
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  eabfece5826092bd
-#   text hash     7918d6d8918bae0d
+#   content hash  47ec47187b5327df
+#   text hash     649b4e43cac9ea1c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

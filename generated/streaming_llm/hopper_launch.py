@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  07487f3ecfb21519
-#   text hash     05d1e6042df04df0
+#   content hash  efaf1f74611e2e2f
+#   text hash     dbb04e7e453ee83f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f739e80fdc7fce32
-#   text hash     68a15d02dec2ef9b
+#   content hash  031dd37981dc9b1f
+#   text hash     a60b593ad36b99fc
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1626f1ec0ef8ff5e
-#   text hash     9e1ffef53ec7d3e4
+#   content hash  1c998e351f7fe68c
+#   text hash     26dfe35325ab221a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab90ddee6e21db25
-#   text hash     c0e6699efcb81c1d
+#   content hash  7aefe829fc2e97b0
+#   text hash     cbaee042f53ba87a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

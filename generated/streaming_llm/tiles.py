@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  928c8faa9723bff2
-#   text hash     bc3c47afcd149e5a
+#   content hash  7bb55d96fd27d19d
+#   text hash     506fc1fc830eeb99
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

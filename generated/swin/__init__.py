@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  348adbc19b604ab7
-#   text hash     644f111bb78c2c1e
+#   content hash  c5d3da0c00f18c01
+#   text hash     59879630c81f53ca
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

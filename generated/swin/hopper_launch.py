@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f03ae7ed16592557
-#   text hash     1362830f4a6955f1
+#   content hash  6f8d2bd688bb4254
+#   text hash     7ea7952cb5490023
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

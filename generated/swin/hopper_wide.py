@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  729b56fdc3151c17
-#   text hash     ea060f7aa0236a2d
+#   content hash  30047c5088447463
+#   text hash     c894bd8a6309851f
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

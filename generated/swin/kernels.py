@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b1b6e1ef5d732006
-#   text hash     2daa4b0508c6b331
+#   content hash  b03ce8320a8f2fff
+#   text hash     4d44ddac0bc6163a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

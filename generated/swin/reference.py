@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d07eaf86401fd175
-#   text hash     10cf7596fb0f6309
+#   content hash  6b691cb7e2f76a7d
+#   text hash     f68dc62dcf86a4e6
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3ac811f7e062290e
-#   text hash     22dbdf9adefb2307
+#   content hash  b15252bb9a707487
+#   text hash     6c512c500afcf9ae
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

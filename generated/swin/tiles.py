@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  56e73069fa3b0305
-#   text hash     e8cf1dc268b3bf50
+#   content hash  3b6b15cfd1d3e530
+#   text hash     5bf6399394815f7b
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1579be1086b5540a
-#   text hash     18e7fbfee24008f2
+#   content hash  2eb93e01f9a75260
+#   text hash     939d865c5f8797d4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1ceac2a4a3e031fc
-#   text hash     0b13ec71ba26ecc0
+#   content hash  4282bb2cbb46836d
+#   text hash     a4094978a25d7c7c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

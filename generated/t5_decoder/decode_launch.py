@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  883351b3d7c5151f
-#   text hash     ec5d66b0f43dcb1b
+#   content hash  b6746aa1f3434b7a
+#   text hash     217b6c9beaea7610
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

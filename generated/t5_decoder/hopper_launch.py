@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f43af88b3b1fd110
-#   text hash     7b5faaaac8b74bd4
+#   content hash  df9530956fa5e12e
+#   text hash     1f3bd383bd43023a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

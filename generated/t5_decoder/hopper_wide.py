@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b879bb37d97a442c
-#   text hash     16c26d9f064dc2ed
+#   content hash  7fdce1941e7fdd55
+#   text hash     4d9a29c8c7bce767
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

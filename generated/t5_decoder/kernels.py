@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b6653634006fce70
-#   text hash     df14148bfd76682e
+#   content hash  66fde8126f92ecec
+#   text hash     aeab2764cc05ab03
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

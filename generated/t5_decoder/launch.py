@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  24e0c0d9a09ab7b7
-#   text hash     100c48c3a1ead2a2
+#   content hash  d989eac80918f81c
+#   text hash     0a9e2d2f0c4a6437
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -35,22 +35,7 @@ def _attend(
     padding.clear(cache, entries, [out])
     q, k, v = cache.readable(q, k, v)
 
-    def launch(block_m, block_n, warps, stages, on_hopper=None):
-        if on_hopper:
-            by_distance, *_ = on_hopper.make_by_distance(cache, q, k, in_rel_bias)
-            runtime.launch(
-                cache, on_hopper.forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), by_distance),
-                grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
-                from_shapes=lambda: dict(
-                    q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-                    v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1],
-                    Hq=q.shape[-2], by_distance_stride_head=runtime.stride(by_distance, 0), D=q.shape[-1],
-                    DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
-                    BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m),
-                    num_warps=warps, num_stages=stages, balance="pairs",
-                ),
-            )  # fmt: skip
-            return
+    def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_rel_bias),
             grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
@@ -60,7 +45,8 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
+    if not runtime.attended(cache, tiles, k.shape[1], q, k, v, entries, in_rel_bias, scale, out, lse):
+        runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
     return out, lse
 
 
@@ -130,7 +116,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
+        runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
 
         if wanted[1] or wanted[2]:
             dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -150,7 +136,7 @@ def _differentiate(
                     ),
                 )  # fmt: skip
 
-            runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
+            runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
     if wanted[3]:
         total = in_rel_bias_at_sum
         gradients[3] = total.sum((0, 2)).sum_to_size(in_rel_bias.shape).to(in_rel_bias.dtype)

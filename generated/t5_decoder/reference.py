@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  31c6483fec988658
-#   text hash     736a262ce078ffea
+#   content hash  b31a4d0ee32cbba3
+#   text hash     56a4600b840fd10e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  15bf77b2a85c8b03
-#   text hash     bcb4425981b08140
+#   content hash  b5d05e14a1af9f89
+#   text hash     c6f4486a981fe5e2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f1d1d393c14dd557
-#   text hash     4ec544349b1c92b0
+#   content hash  d12f26c60baa9dcb
+#   text hash     dd6e78136f3053cc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2e563f8aca588e5b
-#   text hash     b7a215e11de5137b
+#   content hash  d375e781211315e3
+#   text hash     0c30b885d34aab1e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dabdfbd73dee19c1
-#   text hash     8a2fbdf29785f941
+#   content hash  5a2daa8113510ca4
+#   text hash     471d355974982287
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

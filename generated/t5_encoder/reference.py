@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6951426d53674a9b
-#   text hash     44f445519922289b
+#   content hash  b7d3b5e1ed9e547e
+#   text hash     be44c21dab015a52
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

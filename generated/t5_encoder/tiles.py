@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0e1602e4354235fa
-#   text hash     adce1c722d4075f8
+#   content hash  1ceb0b57ebacf0d6
+#   text hash     365a5dc9e01aa317
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7637d0a27d9ba4f3
-#   text hash     bed49b184f4764ef
+#   content hash  6e6b6496d402a141
+#   text hash     4ff3b6f0942744e3
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

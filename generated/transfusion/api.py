@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  dceb09b11041e830
-#   text hash     1e178e0dc0676c37
+#   content hash  a527c42603353855
+#   text hash     db3be4dc1b107cbf
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0eb39085f2a548a4
-#   text hash     bd1079509d37b698
+#   content hash  962cf340afdc3db3
+#   text hash     1d2bf8088e255759
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

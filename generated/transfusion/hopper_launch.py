@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3294f1fbc0659209
-#   text hash     81810b69d07724b9
+#   content hash  0b0c546f43de1fe3
+#   text hash     94f1a496556820e7
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

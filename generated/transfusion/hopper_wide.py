@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7b7f33f3570ac645
-#   text hash     f992ec897a037c53
+#   content hash  62268383e5e2cafe
+#   text hash     a97c7257c4e683bc
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

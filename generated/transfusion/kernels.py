@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fa03e86aa2912c36
-#   text hash     2c9d0cf54f681fe1
+#   content hash  b70b037d983001fd
+#   text hash     a2a94dd5a98938e9
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  22a3c43f5b5ea67a
-#   text hash     90a2b9688ef53bb2
+#   content hash  f62e90a6cfb7228e
+#   text hash     071c5b23eae0bcb2
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -40,7 +40,7 @@ def _attend(
     q, k, v = cache.readable(q, k, v)
     key_ranges, query_ranges = _ranges(cache, q, k, entries, in_image)
 
-    def launch(block_m, block_n, warps, stages, kernels=kernels):
+    def launch(block_m, block_n, warps, stages):
         runtime.launch(
             cache, kernels.forward, (block_m, block_n),
             (q, k, v, out, lse, entries, float(scale), in_image, key_ranges),
@@ -51,7 +51,8 @@ def _attend(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "forward", launch, q, v, k.shape[1])
+    if not runtime.attended(cache, tiles, k.shape[1], q, k, v, entries, in_image, key_ranges, scale, out, lse):
+        runtime.launch_tuned(cache, tiles, "forward", launch, q, v)
     return out, lse, key_ranges, query_ranges, q_turned, k_turned
 
 
@@ -120,7 +121,7 @@ def _differentiate(
             ),
         )  # fmt: skip
 
-    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v, k.shape[1])
+    runtime.launch_tuned(cache, tiles, "backward_dq", launch, q, v)
 
     if wanted[1] or wanted[2]:
         dk, dv = (x if x.numel() else runtime.empty_like(y) for x, y in ((dk, k), (dv, v)))
@@ -141,7 +142,7 @@ def _differentiate(
                 ),
             )  # fmt: skip
 
-        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v, k.shape[1])
+        runtime.launch_tuned(cache, tiles, "backward_dkv", launch, q, v)
     return tuple(gradients)
 
 

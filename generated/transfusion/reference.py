@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a413ce100cfdc8de
-#   text hash     52e437a61f0683dd
+#   content hash  2b6e5d30230dab65
+#   text hash     23961fcc15af2622
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

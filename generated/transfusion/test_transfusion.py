@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  be7a7b1d60e77fca
-#   text hash     89cff4177d9338a6
+#   content hash  d4d6a6f04494b90e
+#   text hash     8516f90ef3b68db6
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

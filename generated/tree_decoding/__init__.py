@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  84a2b2bedc97ec8c
-#   text hash     29ba4f2bc93472e0
+#   content hash  4c425f7be40cc465
+#   text hash     ce851bd7ae2c2ef6
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4bd91761f5c47396
-#   text hash     ffae230cf1b02ae4
+#   content hash  61829b26255c26ef
+#   text hash     25c00f9a10172875
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d2b6da2b6fe6fa32
-#   text hash     ee516afea44cc9c7
+#   content hash  5646ca6eed6391af
+#   text hash     27d054522f86c3b9
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b1dc197de5da9692
-#   text hash     9400a590ce4ebb1c
+#   content hash  42d0f2aa45d9434f
+#   text hash     1fb15ba6bc4eacf7
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

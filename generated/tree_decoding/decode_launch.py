@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8ff0614ceba25238
-#   text hash     2f5d1941547ea658
+#   content hash  074bf6a7357e51f2
+#   text hash     fe464713af78e0ea
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  855780baeb653387
-#   text hash     58d1c378ee7d9152
+#   content hash  a2c12e4930689438
+#   text hash     159dd35664c692ee
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  22202e54d0952a75
-#   text hash     9b5f90adfddfbeb4
+#   content hash  20624fa54b69b720
+#   text hash     41372d08a40673f9
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

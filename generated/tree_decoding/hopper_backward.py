@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  603b744cd69fd741
-#   text hash     ec5ef4275efdfcc8
+#   content hash  57dde68f90736eae
+#   text hash     e26089ddc9d0a273
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

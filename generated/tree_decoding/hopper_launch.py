@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4696ccf49cdfa5cb
-#   text hash     697641f864d015d6
+#   content hash  8df18a583ad442a5
+#   text hash     7e27e0343a7bb239
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

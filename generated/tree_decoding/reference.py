@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7150dad1979c0dcf
-#   text hash     8044915de6566450
+#   content hash  0f9dc45ab1b8e471
+#   text hash     66625b97a20e36e8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  96a8c47ade4a1d65
-#   text hash     d96875564668dc36
+#   content hash  cad4f3ae056995fe
+#   text hash     32c45734e3aee37c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

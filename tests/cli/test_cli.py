@@ -93,8 +93,8 @@ def test_a_spec_that_does_not_exist(command: str) -> None:
 
 def test_render_writes_packages(folder: Path) -> None:
     first = run("render", write("one"), write("two", LEARNED))
-    assert first.stdout == "generated/one: 14 files changed\ngenerated/two: 14 files changed\n"
-    shared = {"arguments.py", "runtime.py", "checks.py"}
+    assert first.stdout == "generated/one: 15 files changed\ngenerated/two: 15 files changed\n"
+    shared = {"arguments.py", "padding.py", "runtime.py", "checks.py"}
     expected = {"__init__.py", "kernels.py", "launch.py", "tiles.py", "api.py", "reference.py", *shared}
     expected |= {"hopper.py", "hopper_backward.py", "hopper_wide.py", "hopper_launch.py"}
     assert files(folder / "generated" / "two") == expected | {"test_two.py"}

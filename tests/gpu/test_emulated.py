@@ -657,6 +657,54 @@ def test_rows_left_out_are_not_read(name: str, size: int, kind: str) -> None:
     assert max(of_padded(Package(GENERATED / name), planned(name), kind, size)) < CLOSE
 
 
+@pytest.mark.parametrize("name", ["full", "cross", "causal", "t5_encoder"])
+@pytest.mark.parametrize("size", [64, 256])
+def test_queries_without_keys_are_written(name: str, size: int) -> None:
+    assert max(of_padded(Package(GENERATED / name), planned(name), "keys", size)) < CLOSE
+
+
+PADDED, PADDED_BACK = "causal/hopper.py", "causal/hopper_backward.py"
+OF_PADDING = {
+    "values behind an entry left in": (PADDED, "v_buffer, stage), k_len - k_start,", "v_buffer, stage), BLOCK_N,"),
+    "queries behind an entry left in": (
+        PADDED_BACK, "(q_buffer, stage), q_len - q_start,", "(q_buffer, stage), BLOCK_M,"
+    ),
+    "dout behind an entry left in": (
+        PADDED_BACK, "(dout_buffer, stage), q_len - q_start,", "(dout_buffer, stage), BLOCK_M,"
+    ),
+    "keys behind an entry left in": (
+        PADDED_BACK, "clear_behind(matrix(k_buffer, stage * WORKERS + worker), k_len - k_start - worker * 64",
+        "clear_behind(matrix(k_buffer, stage * WORKERS + worker), 64"
+    ),
+    "an end taken for the one before": (
+        PADDED, "mbarrier.wait(v_come, ends & 1)", "mbarrier.wait(v_come, ends & 1 ^ 1)"
+    ),
+    "ends of entries that are not counted": (PADDED_BACK, "ends += 1", "ends += 0"),
+    "positions of the first entry": (PADDED, "tl.load(entries_ptr + 5 * b + 4)", "tl.load(entries_ptr + 4)"),
+    "dQ in tiles of an entry's own length": (PADDED_BACK, "tl.cdiv(q_total, BLOCK_M)", "tl.cdiv(q_len, BLOCK_M)"),
+    "the tile of the next rank": (PADDED, "1 + place // Hq * 2", "3 + place // Hq * 2"),
+    "the last round left out": (PADDED, "tl.cdiv(tl.load(ranked_ptr) * Hq, tl", "(tl.load(ranked_ptr) * Hq // tl"),
+    "tiles without keys that are not ranked": ("full/padding.py", "q_start < q_len, keys + 1, 0", "keys > 0, keys, 0"),
+    "ranks that tiles share": ("causal/padding.py", "(other[None, :] < own[:, None])", "(other[None, :] < 0)"),
+    "random numbers of rows in place of positions": (
+        "gpt2_dropout/hopper.py", "q_start + drawn + WORKER * 64", "q_start + WORKER * 64"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", OF_PADDING)
+def test_a_fault_of_padded_batches_shows(fault: str, tmp_path: Path) -> None:
+    package, name = faulty(*OF_PADDING[fault], tmp_path), OF_PADDING[fault][0].partition("/")[0]
+
+    def first(seed: int) -> float:
+        kinds = ("keys",) if name == "full" else padding.KINDS
+        far = (x for kind in kinds for x in of_padded(Package(package, seed), planned(name), kind, 64))
+        return next((x for x in far if x > 10 * CLOSE), 0.0)
+
+    assert shown(first)
+
+
 @pytest.mark.parametrize("score", ["score + k * tanh(0.25)", "score + 0.1 * apart"])
 def test_what_comments_alone_name_is_not_imported(score: str, tmp_path: Path) -> None:
     text = f"name: said\nscore: [{{expr: '{score}'}}]\n"

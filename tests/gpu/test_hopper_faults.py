@@ -101,14 +101,14 @@ FAULTS = {
         DROPS, "k_start // 8 + gl.arange(0, BLOCK_N // 8", "gl.arange(0, BLOCK_N // 8"
     ),
     "random numbers of the first worker's rows": (
-        DROPS, "first_query = q_start + WORKER * 64", "first_query = q_start"
+        DROPS, "first_query = q_start + drawn + WORKER * 64", "first_query = q_start + drawn"
     ),
     "the lower half of a random word twice": (DROPS, "(words >> 16).to(gl.int16)", "words.to(gl.int16)"),
     "random words in another order": (DROPS, "gl.join(w0, w2), gl.join(w1, w3)", "gl.join(w0, w1), gl.join(w2, w3)"),
     "random numbers with signs": (DROPS, "apart(draws.to(gl.int32) & 0xFFFF)", "apart(draws.to(gl.int32))"),
     "nothing made up for what is dropped": (DROPS, "0.0, 1 / l) * rescale", "0.0, 1 / l)"),
     "backward, random numbers of the first worker's keys": (
-        DROPS_BACK, "q_start, k_start + WORKER * 64, BLOCK_M)", "q_start, k_start, BLOCK_M)"
+        DROPS_BACK, "q_start + drawn, k_start + WORKER * 64, BLOCK_M)", "q_start + drawn, k_start, BLOCK_M)"
     ),
     "dropped weights in dV": (DROPS_BACK, KEPT_ALONE.format("p"), "tl.abs(p)"),
     "the gradient of dropped weights": (DROPS_BACK, "used * (dp * rescale)", "tl.abs(p) * (dp * rescale)"),
@@ -118,7 +118,7 @@ FAULTS = {
     "wide heads' marks on the other weights": (DROPS_WIDE, "marked(p, 0), marked(p, 1)", "marked(p, 1), marked(p, 0)"),
     "wide heads' delta that is not rescaled": (DROPS_WIDE, "delta * (1 / rescale)", "delta"),
     "wide heads' random numbers of the next keys": (
-        DROPS_WIDE, "q_start, k_start, BLOCK_M)", "q_start, k_start + 64, BLOCK_M)"
+        DROPS_WIDE, "q_start + drawn, k_start, BLOCK_M)", "q_start + drawn, k_start + 64, BLOCK_M)"
     ),
     "values of the next distance": (TABLED, "tl.load(first_ptr - of_threads", "tl.load(first_ptr + 1 - of_threads"),
     "values of the first worker's distances": (TABLED, "+ q_first + WORKER * 64", "+ q_first"),

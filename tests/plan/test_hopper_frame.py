@@ -37,7 +37,7 @@ def test_sums_of_dq_become_its_rows(size: int, block_m: int, block_n: int) -> No
         counts[-tiles] = 0
         left.view(BATCH, HEADS, tiles, -1)[-1, -1, 0] = float("nan")
         sums[-1, -1, :block_m] = 0
-    place = (left, counts, dq, 0.5, ROWS, HEADS)
+    place = (left, counts, dq, None, 0.5, ROWS, ROWS, HEADS)
     kernels.finish[BATCH * HEADS, tiles](*place, D=size, BLOCK_M=block_m, BLOCK_N=block_n, TILE_AXIS=1)
     found = dq[:-64].view(BATCH, ROWS, HEADS, size)
     assert torch.equal(found, 0.5 * sums[:, :, :ROWS, :size].transpose(1, 2))
@@ -54,7 +54,7 @@ def test_sums_of_dq_or_counts_of_programs_begin_as_zero(size: int, block_m: int,
     delta = torch.empty(BATCH, HEADS, ROWS, device=DEVICE)
     sources = (runtime.tile_source(x, block_m) for x in (out, dout))
     counts = torch.full((2 + BATCH * HEADS * tiles,), 5, dtype=torch.int32, device=DEVICE)
-    given = (*sources, sums, counts, None, delta, ROWS, HEADS)
+    given = (*sources, sums, counts, None, delta, None, ROWS, ROWS, HEADS)
     kernels.prepare[BATCH * HEADS, tiles](*given, D=size, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_DV=64, TILE_AXIS=1)
     begun, kept = (counts[1:-1], sums) if block_n == 128 else (sums[:-64], counts[1:])
     assert counts[0] == 0 and not begun.any() and counts[-1] == 5

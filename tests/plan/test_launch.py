@@ -445,7 +445,7 @@ def test_a_call_has_the_first_tile_with_room_whatever_came_before(
 
         cache = runtime.LaunchCache(reach=0)
         for _ in range(2):
-            runtime.launch_tuned(cache, tables, "forward", launch, x, x, 4)
+            runtime.launch_tuned(cache, tables, "forward", launch, x, x)
         return cache.tiles["forward"][0]
 
     assert [tile(most) for most in (16, 64, 32)] == [16, 64, 32]

@@ -78,11 +78,11 @@ def test_a_call_with_a_window_takes_the_faster_kernels(
     def noted(*best: Any) -> None:
         taken.append(best[-1])
 
-    def launched(cache: Any, _: Any, name: str, launch: Any, q: Any, v: Any, keys: int, entries: Any = None) -> None:
-        if not runtime.launch_on_hopper(cache, tables, name, noted, q, v, keys):
-            taken.append("portable")
+    def attended(cache: Any, _: Any, keys: int, q: Any, k: Any, v: Any, *given: Any) -> Any:
+        return runtime.launch_on_hopper(cache, tables, "forward", noted, q, v, keys)
 
-    monkeypatch.setattr(runtime, "launch_tuned", launched)
+    monkeypatch.setattr(runtime, "attended", attended)
+    monkeypatch.setattr(runtime, "launch_tuned", lambda *given: taken.append("portable"))
     q = torch.zeros(1, 2048, 1, 128, dtype=torch.float16)
     for _ in range(2):  # the second call uses what is remembered of the first
         WINDOW.attention(q, q, q, window=window)

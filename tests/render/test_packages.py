@@ -52,7 +52,7 @@ def test_private_interfaces_are_used_in_the_runtime_alone() -> None:
 def test_launches_are_short_and_leave_tiles_and_triton_to_others(package: Path) -> None:
     text = (package / "launch.py").read_text()
     padding = "padding, " if (package / "padding.py").is_file() else ""
-    assert text.count("\n") < 222
+    assert text.count("\n") < 230
     assert re.findall(r"^(?:import|from) .*", text, re.MULTILINE) == [
         "import torch",
         f"from . import runtime, kernels, {padding}tiles  # runtime first: its error explains a missing triton",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..expressions.inputs import Input
-from .statements import Block, Branch, Bundle, Call
+from .statements import Block, Branch, Bundle, Call, names
 
 _LOADED = ("tiles", "rows", "fragments", "strips")
 
@@ -156,6 +156,11 @@ class Kernel:
     def parameters(self) -> tuple[Parameter, ...]:
         """All parameters in order: a launch whose shapes are known already fills in the first ones only."""
         return (*self.tiled, *self.given, *self.shaped)
+
+    @property
+    def host_reads(self) -> frozenset[str]:
+        """The names that its launch reads."""
+        return names(self.grid, *(text for p in self.parts for text in (p.given, p.value)))
 
     @property
     def written(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -211,15 +211,20 @@ class Plan:
         return tuple(name for name in (*self.tensors[3:], *self.numbers) if name in read)
 
     @property
+    def given_forward(self) -> tuple[str, ...]:
+        """The arguments of a launch of the forward pass for Hopper GPUs: all that it reads, and what it fills in."""
+        return (*self._taken(self.hopper.reads_forward if self.hopper else ()), "out", "lse")
+
+    @property
     def given_back(self) -> tuple[str, ...]:
         """The arguments of a launch of the whole backward pass: all that it reads, and the results that it fills in."""
-        launched = self.hopper.backward.launched if self.hopper and self.hopper.backward else ()
-        texts = (text for kernel in launched for p in kernel.parts for text in (p.given, p.value))
-        read = names(self.storage.tiled, *texts, *(kernel.grid for kernel in launched))
-        read |= {*self.bounding} if self.kernels.listed else set()
-        read |= self.hopper.by_distance.inputs if self.hopper and self.hopper.by_distance else set()
         results = ("out", "lse", "dout", "dlse", "delta", "dq", "dk", "dv", *(s.name for s in self.summed_at_once))
-        return (*(name for name in (*self.tensors, *self.prepared, *self.numbers) if name in read), *results)
+        return (*self._taken(self.hopper.reads_back if self.hopper else ()), *results)
+
+    def _taken(self, read: Iterable[str]) -> tuple[str, ...]:
+        """The operator's arguments and prepared tensors, of those that launches for Hopper GPUs read."""
+        read = {*read, *(self.bounding if self.kernels.listed else ())}
+        return tuple(name for name in (*self.tensors, *self.prepared, *self.numbers) if name in read)
 
     @property
     def least_scale(self) -> str:

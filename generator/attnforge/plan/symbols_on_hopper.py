@@ -80,6 +80,10 @@ def forward(plan: Plan) -> Iterator[tuple[str, str]]:
             "a program's item and the step to its next one, as (group, tile or pair, head within the group)",
         )
         yield "early, half", "index of the early tile of an item; which tile of the item is current: 0 for the late one"
+        yield (
+            "ranked_ptr",
+            "number of tiles of queries with rows that count, then entry and tile of each; None if no row is left out",
+        )
     yield "STAGES, Q_STAGES", "number of stages of the buffers of keys and of values, and of the buffer of queries"
     yield "queries, buffers", "the buffer of queries, and the buffers of keys and of values, with their barriers"
     yield from _in_gluon()

@@ -92,7 +92,7 @@ class Forward:
 
     @cached_property
     def parts(self) -> tuple[Parameter, ...]:
-        """The kernel's parameters: those of the portable kernel, and the order of its tiles."""
+        """The kernel's parameters, with the order of its tiles."""
         p, keys = self.shared, rows_of_keys(self.shared)
         return (
             *p.operands(*keys.operands),
@@ -104,13 +104,14 @@ class Forward:
             *p.skipped("q"),
             *p.sunk(),
             *p.dropped(),
+            *self.order.ranked,
             *(Parameter(name, "i32", name) for name in self.order.numbers),
             *p.constants("D", *keys.constants, *(name for name in TILED if name != "PRECISION"), *_STAGED),
         )
 
     @property
     def told(self) -> Kernel:
-        """The kernel with the parameters that the host passes, if it has a launch of its own."""
+        """The kernel with the parameters that the host passes."""
         p = self.shared
         told = (q for q in self.parts if q.name not in (*self.order.numbers, *_STAGED))
         return Kernel("forward", (*told, p.axis("q")), "", in_groups(p, "q", "k, v"))
@@ -206,14 +207,14 @@ class Forward:
             "shrunk": self._shrunk,
             "drawn": self.dropout.drawn_by_rows,
             "dropped": self.dropout.dropped,
-            "work_unpacked": (work.bundle, *numbers, *order.bundle),
+            "work_unpacked": (work.bundle, *numbers, *order.bundle, *order.counted),
             "enter": enter,
             "cleared": cleared,
             "own": own,
             "start": start,
             "visit": (*packed, *self.walk.blocks),
             "empty": softmax.empty(p.spec),
-            "load_unpacked": (load.bundle, *numbers_of_loader, *order.bundle),
+            "load_unpacked": (load.bundle, *numbers_of_loader, *order.bundle, *order.counted),
             "load_enter": entered,
             "load_own": (*lengths, *(bundle.packed for bundle in self._loaded)),
             "keys_read": (*self._loaded, *IN_LINE, *self.read) if self.handed else (),

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from ....language.patterns import hides_late_keys
 from ....language.spec import Spec
 from ...access import Access
 from ...analysis import analyse
@@ -13,7 +14,8 @@ from ...common_values import CommonValues
 from ...kernel_terms import Sum
 from ...parameters import Function, Kernel, jitted
 from ...shared_parameters import SharedParameters
-from ...statements import code_names
+from ...sides import Side
+from ...statements import code_names, names
 from ...tiles import Weight
 from . import additions, dropout
 from .additions import Added
@@ -52,11 +54,20 @@ class Hopper:
 
     @property
     def attend(self) -> Kernel:
-        """The forward pass with the parameters that the host passes, if it reads values by distance.
-
-        Otherwise it shares the launch of the portable kernel.
-        """
+        """The forward pass with the parameters that the host passes."""
         return self._forward.told
+
+    @property
+    def reads_forward(self) -> frozenset[str]:
+        """The names that the launch of the forward pass reads."""
+        return self.attend.host_reads | (self.by_distance.inputs if self.by_distance else frozenset())
+
+    @property
+    def reads_back(self) -> frozenset[str]:
+        """The names that launches of the backward pass read."""
+        launched = self.backward.launched if self.backward else ()
+        read = names(self.shared.storage.tiled).union(*(kernel.host_reads for kernel in launched))
+        return read | (self.by_distance.inputs if self.by_distance else frozenset())
 
     @property
     def apart(self) -> CommonValues:
@@ -88,9 +99,15 @@ class Hopper:
         analysis = self.shared.analysis
         if analysis.storage.cut:
             return ['balance="slots"']
+        ranked = "ranked=ranked is not None"
         if analysis.keys.left:
-            return ["reach=cache.reach"] if far else []
-        return [f'balance="{"tiles" if analysis.keys.whole else "pairs"}"']
+            return ["reach=cache.reach", ranked] if far else [ranked]
+        return [f'balance="{"tiles" if analysis.keys.whole else "pairs"}"', ranked]
+
+    def ranks(self, *, far: bool) -> str:
+        """The arguments that say how many keys a tile of queries sees in a padded batch: none later, and how far."""
+        late = any(hides_late_keys(mask.keep) for mask in self.shared.spec.masks)
+        return f"behind={late}" + (", reach=cache.reach" if far and self.shared.analysis.keys.left else "")
 
     @cached_property
     def backward(self) -> Backward | None:
@@ -155,9 +172,18 @@ class Hopper:
 
     @property
     def host_functions(self) -> tuple[str, ...]:
-        """The functions of launch.py that launches of these kernels call as well."""
-        states = self.shared.analysis.query_states
-        listed = ("_query_lists",) if states and not states.ranged else ()
+        """The functions of launch.py that launches of the backward pass call as well."""
+        return self._of_host("q")
+
+    @property
+    def attend_functions(self) -> tuple[str, ...]:
+        """Those that the launch of the forward pass calls."""
+        return self._of_host("k")
+
+    def _of_host(self, walked: Side) -> tuple[str, ...]:
+        a = self.shared.analysis
+        states = a.key_states if walked == "k" else a.query_states
+        listed = (f"_{states.lists}",) if states and not states.ranged else ()
         return (*listed, *(("_drop_below",) if self.shared.spec.dropout else ()))
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...analysis import Analysis
 from ...loops import Loops
+from ...parameters import Parameter
 from ...sides import BLOCKS, Side
 from ...statements import Block, Branch, Bundle, Loop, Statement
 from . import steady_rows
@@ -31,6 +32,8 @@ class Order:
     texts: dict[str, str]  # texts of the kernel that do
     read: frozenset[str] = frozenset()  # further names that the loader reads for it
     bundle: tuple[Bundle, ...] = ()  # the numbers as one tuple, if all warps take them
+    ranked: tuple[Parameter, ...] = ()  # the parameter that gives the order if rows are left out
+    counted: tuple[Block, ...] = ()  # the statements that count its items then
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -75,11 +78,13 @@ def _in_turns(tile: tuple[Statement, ...], again: bool) -> Order:
         Statement("early", "place[1]"),
         Statement("tile", "tl.where(half == 0, tiles - 1 - early, early)"),
         Statement("head", "place[0] * group + place[2]"),
-        Statement("b, h", "head // Hq, head % Hq"),
+        Statement("b, tile, h", "find_item(head, tile, i, ranked_ptr, Hq)"),
         *((Statement("nth", "(i * per_item + half) % 32"),) if again else ()),
         *tile,
     )
     numbers = ("items", "tiles", "group", "per_item")
+    rounds = Statement("items", "tl.cdiv(tl.load(ranked_ptr) * Hq, tl.num_programs(0)) * tl.num_programs(0)")
+    counted = Branch("ranked_ptr is not None", (rounds,))
     blocks: dict[str, tuple[Block, ...]] = {
         "comes": (_STAGE, Statement("", "mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)")),
         "given_back": (Branch("Q_STAGES == 1", (_FREE,)),),
@@ -97,13 +102,22 @@ Programs take items in turn. An item is a tile of BLOCK_M queries, or a pair of 
 a group of heads come first; if all tiles have the same amount of work, one head follows the other. In each program one
 warp loads, and each worker, a group of four warps, computes 64 of the queries:""",
         "arrivals": "1",
-        "counter": "i" if again else "_",
         "places": ", asked, asked_ready" if again else "",
     }
     there = "((half == 0) | (early < tiles - 1 - early)) & (q_start < q_len)"
     if again:
         there += " & (wanted >> nth & 1 > 0)"
-    return Order(numbers, found, found, there, blocks, texts, bundle=(Bundle("order", numbers, packs=False),))
+    return Order(
+        numbers,
+        found,
+        found,
+        there,
+        blocks,
+        texts,
+        bundle=(Bundle("order", numbers, packs=False),),
+        ranked=(Parameter("ranked_ptr", "*i32", "ranked", absent=True),),
+        counted=(counted,),
+    )
 
 
 # for a tile that is computed again, its stage still holds these numbers

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1fee25aed9b8bd37
-#   text hash     64f40e0da2474cc6
+#   content hash  19bdd1bfa16d5608
+#   text hash     cd9d1f0dc49e678e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6f07bbe33802880f
-#   text hash     1898a98bb83b7074
+#   content hash  fc7fd535e925fa25
+#   text hash     540bdd76aa2f668a
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f77889194b4a55a4
-#   text hash     f490e6b860610d6d
+#   content hash  7ed80c3cfe3131ca
+#   text hash     12f49a2c727d6bf2
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

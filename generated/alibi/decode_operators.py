@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b35329a79d9c48c0
-#   text hash     8d9b272d9cc84fbc
+#   content hash  ef69ddc213e098bb
+#   text hash     ba03d78cf715cd01
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  acf2349f8c028ecf
-#   text hash     775d9be2c121493d
+#   content hash  abad795cc7d9cf50
+#   text hash     02844d22b035c3c5
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

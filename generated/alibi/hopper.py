@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9ca8a3be227f53d0
-#   text hash     c7eecf177d375636
+#   content hash  5b530c62f4eadeed
+#   text hash     851767625861b36a
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

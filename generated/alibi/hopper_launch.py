@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7fb0e3de4b7f218f
-#   text hash     0af3343cf60935b9
+#   content hash  a76f77f821169a51
+#   text hash     0ba66f6fe13f6d3e
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  414bb36a1970d088
-#   text hash     0e5a9789b79bbcf6
+#   content hash  17ad3eb77643608c
+#   text hash     c63d0df0e7733fdf
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

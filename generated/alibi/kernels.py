@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  db09b598fa0eef97
-#   text hash     3dbf1c010083e68b
+#   content hash  329ca425f7f03f05
+#   text hash     f2ce17b4a214e79c
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

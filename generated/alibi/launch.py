@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0c50cb1588ee742f
-#   text hash     8e5f398ca02d446d
+#   content hash  da2baec653639b57
+#   text hash     9ecb6526517da4e0
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  62cdd941b3760904
-#   text hash     2c16797749a36030
+#   content hash  d13501f082ec79f3
+#   text hash     520f92d2539d561f
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c2ff14b4b4a6a487
-#   text hash     03195e9c4cd37859
+#   content hash  3234c58f7baa2c56
+#   text hash     56bb9970f6b4c7ec
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c216771569355b49
-#   text hash     9b7458b0f28e25eb
+#   content hash  90555abb98d5a22b
+#   text hash     12eb3c2009baf590
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1a240a6dfa6fe59f
-#   text hash     120cea2214a6334c
+#   content hash  f88ba36fa22bfe93
+#   text hash     b5933e61b4fb4726
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

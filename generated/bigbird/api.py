@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0b029aec28b8f9e2
-#   text hash     9b9bb3463731efae
+#   content hash  69f380f711802323
+#   text hash     86e30c5cc755200c
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

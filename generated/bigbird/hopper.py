@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  760a490163d0dbbb
-#   text hash     e0ef2381285d934f
+#   content hash  2f4c445912149b4e
+#   text hash     82c537714dc6d26d
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ac0c5aa837768f69
-#   text hash     4ea79abafa262ce0
+#   content hash  4e411baa6b2d0eec
+#   text hash     672f1e732c2d157a
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  44a3ccc7d72c4b13
-#   text hash     342f076ce8855d34
+#   content hash  b96c2fa70ba460bf
+#   text hash     4924bd972f886860
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  32adbbe6bf6a5544
-#   text hash     dddc7cd16e6c10c0
+#   content hash  10eccd81f10c4fa1
+#   text hash     b1d6ee128c5e01b3
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e07c3593693190ea
-#   text hash     44bbd87560acfd8a
+#   content hash  ac4eb1b0770f5f1c
+#   text hash     8bb5d60aaddd6633
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3024cef595b44478
-#   text hash     2839b1ab95d7abf8
+#   content hash  b995b5036a3836c3
+#   text hash     15ec35fdd12adb61
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

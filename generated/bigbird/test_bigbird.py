@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  158e2a029e865058
-#   text hash     ed9c3b8b2ee9988c
+#   content hash  5b971c9aebbbfb54
+#   text hash     4c3307e038bde9ab
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

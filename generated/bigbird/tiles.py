@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b7fc22683ca58fa5
-#   text hash     615ba384e4a96c8c
+#   content hash  c481ad2795dd0274
+#   text hash     cdebca0e95f9fea1
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

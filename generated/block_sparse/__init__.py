@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  64834c16ac37eb92
-#   text hash     ddeb93e34f2f36d2
+#   content hash  3368269902eff812
+#   text hash     3c8089a8f0c26a6c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b76c1867d009b80a
-#   text hash     071e201878eab02e
+#   content hash  4f10edd696b0e11f
+#   text hash     a33185db748d11c1
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  57db1534a3479ae6
-#   text hash     a65184cf8e3adb8b
+#   content hash  48376479063fcfd6
+#   text hash     fe7cc53e62cc7f68
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5840ce52d107418d
-#   text hash     5384c74e5b840da9
+#   content hash  256d49635bc125d2
+#   text hash     91bc4b07aed8bbb5
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

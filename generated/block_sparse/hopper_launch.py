@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b1bb26ec828e3213
-#   text hash     540f872ed6de24ca
+#   content hash  f87d66164026347d
+#   text hash     e24b6804b46f3ec4
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d51c14e3c5a229a9
-#   text hash     91132d038292ddb6
+#   content hash  11b10f2fd42e22e2
+#   text hash     dc2f3f8f4864703a
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  82a03898640cde10
-#   text hash     ed98ede9c483f9ff
+#   content hash  4c3d319e6c49462f
+#   text hash     f3342473bdffd941
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7de876cadda6d8d6
-#   text hash     0b921d3bc98b5419
+#   content hash  40d7b94b20ecd380
+#   text hash     b6f7fa2aa1577dff
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  88a137a1af6f3a30
-#   text hash     f22a7dc93db39c2f
+#   content hash  c869be3d6cbd9247
+#   text hash     ad86b6614a425333
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  55115d686eedf18e
-#   text hash     4507be06d698bffd
+#   content hash  1cd739eafb7392e3
+#   text hash     08dfbb76dcd12c42
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9d2995a7875e7464
-#   text hash     c3e7985fb80919c8
+#   content hash  e0071128480d99c9
+#   text hash     19db30a2e7913ad5
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b03a45da2aad2924
-#   text hash     a316052523e7f1c2
+#   content hash  b836515c7465238c
+#   text hash     8c8fcf8aa6bcc80f
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7ce363c7312f9559
-#   text hash     b21f9934688f93e1
+#   content hash  b4d2ef35d4ddb78b
+#   text hash     c55f66715177dcbe
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

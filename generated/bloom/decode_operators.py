@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e3f25fbd4c75d5e6
-#   text hash     798ea8b30c6489ee
+#   content hash  82b15561ddb7e9de
+#   text hash     b90235c02959dcd0
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

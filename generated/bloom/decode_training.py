@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  13695e4267d1d6c0
-#   text hash     7cf8852d0955b344
+#   content hash  3e6d2d0475245141
+#   text hash     7eb5305ecffca417
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  846ad7a85560e380
-#   text hash     841bb141e383cf0d
+#   content hash  a3d40426cb2b9bea
+#   text hash     505e78956180357b
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

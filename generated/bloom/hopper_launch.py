@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c5de43b0a7b22738
-#   text hash     b2385d1ba0c1d947
+#   content hash  74d181a35efe7ecf
+#   text hash     6762fb9eb217df66
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b24d2b8257b0236b
-#   text hash     f67bea42e5bf2d31
+#   content hash  8d42143a5b05743e
+#   text hash     fd1c7508aeb0b823
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

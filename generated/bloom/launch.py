@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1a8e36942ca7f918
-#   text hash     c9b6d8c820318207
+#   content hash  56fb797154520283
+#   text hash     7d1566a9946ef75f
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

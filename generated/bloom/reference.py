@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7a65e524b401c19a
-#   text hash     b1a56fcd1103401b
+#   content hash  720495680ad072ed
+#   text hash     92a1e0997dcbe6c2
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

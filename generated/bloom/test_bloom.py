@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fd495bae79a2ea01
-#   text hash     856d815d04c0b0cc
+#   content hash  dddb8540652bce7f
+#   text hash     4365822f0ad6eb9c
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

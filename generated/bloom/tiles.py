@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1946a4008ad5d0c6
-#   text hash     64da69a62c7865dd
+#   content hash  3e0ad7ecd14e6ceb
+#   text hash     411e352c2c34cfb0
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

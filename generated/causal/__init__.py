@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  31918beccfdeaea4
-#   text hash     1bccb9b656d44bd0
+#   content hash  993d2223623645d2
+#   text hash     709d29ce510a257d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  46b439ae54263608
-#   text hash     a34bdbc4079465e0
+#   content hash  7cedce10d468bd5e
+#   text hash     fccc46a9b1448f60
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9813520b8aacb413
-#   text hash     ada9c69ffb9f9138
+#   content hash  b7996f21bbea6176
+#   text hash     f7e4850c9efb0601
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7dd2756eb313c17
-#   text hash     6c5a89f5e717721d
+#   content hash  9941e5b097624f1d
+#   text hash     07c016e32cbb586c
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  160867d37eec85ec
-#   text hash     599089a1a7e0c2dc
+#   content hash  62623027727a7826
+#   text hash     23d26f3a0a82f305
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

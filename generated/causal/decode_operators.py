@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  378ed67dc933a9ad
-#   text hash     38a2a73d5b6e7d83
+#   content hash  781ad3ee305c4cf7
+#   text hash     03904d5f17e3ee33
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

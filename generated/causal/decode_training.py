@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6f34e9f7d996ae9e
-#   text hash     a22c13d7ec2e5b95
+#   content hash  215c25aa933221db
+#   text hash     ffbad41591ceb123
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9a81cb1d60e5eb8d
-#   text hash     ad5c1814935cb66a
+#   content hash  21ee39c0d8f750bf
+#   text hash     dcd5ae5ecddad3c0
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d44ce6af3db21042
-#   text hash     161b572a185a0b62
+#   content hash  1d828b25a98c5b97
+#   text hash     0311c6c5cd6cd21c
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

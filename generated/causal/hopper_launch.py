@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eeccecd04c61e8bf
-#   text hash     124a216cf9aee404
+#   content hash  ed67abefa63961fc
+#   text hash     ad01877e64172051
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8bec957abbb6aee4
-#   text hash     92a3ffebdf32481c
+#   content hash  43a987951f1c26aa
+#   text hash     3e39463b7a5c55e3
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

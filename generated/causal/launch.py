@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bcc4d27ead8909d7
-#   text hash     5fca621aac0eb9df
+#   content hash  cf10b93103b97082
+#   text hash     f9b745614e250be9
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8512e0ca0f70b1fe
-#   text hash     e72378446b1fb04f
+#   content hash  9f1f990638176843
+#   text hash     ebfba54e22747132
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4ddd2141dec6c2d3
-#   text hash     e56e2eb8789221e3
+#   content hash  ae44540e0f320bb3
+#   text hash     b91b91773f9a5c46
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aa30cbf3f2644034
-#   text hash     6c08a11dd52d7891
+#   content hash  863de618aeb098af
+#   text hash     ed8acdc228ce69ae
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  14f601ac3dca2344
-#   text hash     7e2ac6d101dfceb9
+#   content hash  b493606818fa6c15
+#   text hash     bed12a273af4f673
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  59f74c7d84ed9c77
-#   text hash     437ae475c97f4c87
+#   content hash  7979c6d5175d05e1
+#   text hash     5a675b773669c2b6
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

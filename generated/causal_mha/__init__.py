@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6dca1d226ca55c31
-#   text hash     e445e4f34d7722f4
+#   content hash  62bc827e6bb5bf58
+#   text hash     f63bcdec321b92b6
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

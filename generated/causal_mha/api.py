@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  abecfdcd6eef09a9
-#   text hash     f6889337f0a8c65f
+#   content hash  e36ae6210b8cb0f8
+#   text hash     2c2f92d3806370f5
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

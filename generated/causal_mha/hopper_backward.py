@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c7f4c32cd3ef231b
-#   text hash     261d6231583638f5
+#   content hash  edf7e697cdae15af
+#   text hash     d68298ab6f41d8cd
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ac381017bb0e2e7b
-#   text hash     4c6812e13b832303
+#   content hash  4723fe119d09cb55
+#   text hash     a4e1f29d43313c40
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

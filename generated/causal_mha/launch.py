@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cde29df2853bb7d7
-#   text hash     8321d3d561176173
+#   content hash  fe9ca1deb75a6b8c
+#   text hash     274ba53319712b70
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d60b4e3fb27afd2c
-#   text hash     8d6784cd42f025b9
+#   content hash  a9366edf01b72ffa
+#   text hash     1e0241d72ed23165
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1ca4a79e990dc8ac
-#   text hash     ad73ffe464de4ce5
+#   content hash  be908329aefacccc
+#   text hash     01bbbf755b0f4ffb
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

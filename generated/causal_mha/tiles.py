@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0079078bd9ce3edb
-#   text hash     129c173bf6f835cc
+#   content hash  7f7020ca35d5ee40
+#   text hash     f453b7ebe66d79b0
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

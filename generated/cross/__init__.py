@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f737621f682a3dd1
-#   text hash     667f4ecba8c72910
+#   content hash  a0e340af2c24945c
+#   text hash     901324b50549ada9
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c283bedc43c099c3
-#   text hash     d60155e56aa51584
+#   content hash  0c582582a2697d80
+#   text hash     36dc47f0793ba13d
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

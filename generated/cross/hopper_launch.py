@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  83ffac2e11db41e3
-#   text hash     fb7c344422e81a8a
+#   content hash  31c57b188a6da0b6
+#   text hash     b37a31692c12f01a
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f693dd447d31ab5f
-#   text hash     f0f95265b4c9e07f
+#   content hash  37bb18d196b09b24
+#   text hash     29a5684bfb2b1a51
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c49d529cb15bd192
-#   text hash     1b59b46654ae32ad
+#   content hash  6a2900734f2b894e
+#   text hash     1ef2c8b14c8ea8e2
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a9ef599e6cfb19d0
-#   text hash     dd427d9eb2248807
+#   content hash  b42d92ff249f41a2
+#   text hash     b4067d87ec2221cc
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

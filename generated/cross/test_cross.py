@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ba9af9d67e896339
-#   text hash     d6239118224a9bfd
+#   content hash  1067ede468261783
+#   text hash     c0b082d414e5d428
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  95ab2d631f83f139
-#   text hash     4cad910297211eec
+#   content hash  d26713a745cc284b
+#   text hash     235dcef2eebb0370
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  224fb05263e022c1
-#   text hash     96ba59b5b4089e3d
+#   content hash  eda2195c1213c9df
+#   text hash     270a152e33a373a5
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -131,8 +131,8 @@ def _rows(attention_mask):
     """The keywords of `attention`, from the result of `mask`."""
     if attention_mask is None:
         return {}
-    # without a position: queries of another sequence have no position among the keys
     first, end = _numbers(attention_mask)
+    # without a position: queries of another sequence have no position among the keys
     return {"k_starts": first, "k_lens": end}
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  83002c8f1ad22e24
-#   text hash     f9c03d6ae31fe334
+#   content hash  70bbf50cfa1fc9b8
+#   text hash     b36fd3059775f660
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

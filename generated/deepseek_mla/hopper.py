@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f83efec4dffba400
-#   text hash     8339ada358ef878b
+#   content hash  05d7e8e9b72bb93c
+#   text hash     a99899a3dd4cc66f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

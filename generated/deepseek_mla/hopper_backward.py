@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f4c6fe8dcde9b555
-#   text hash     e0216b488b195885
+#   content hash  b26cbfd4b07630a6
+#   text hash     42ec806f23a9638a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

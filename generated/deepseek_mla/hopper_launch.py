@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  20829375641b7582
-#   text hash     fbae69f2034227fe
+#   content hash  2cedfe122d993a07
+#   text hash     1bad52d1d2752bf1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

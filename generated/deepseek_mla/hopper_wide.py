@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9a1438e2ba93c4a6
-#   text hash     fcbdbb23c4eee677
+#   content hash  2b8f111a83eece35
+#   text hash     905ab042e60bbccf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  996fd17958f03f0b
-#   text hash     dabd5b41eb154731
+#   content hash  c41730f9ea112dd0
+#   text hash     b3370e2fabf66852
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a29cafcda4c72cee
-#   text hash     7cb177d3363bec9b
+#   content hash  0f2d918dc96ecfc9
+#   text hash     5d14e94775a60879
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f38776bf736652eb
-#   text hash     f6027509500819a7
+#   content hash  17bebbe82b95ad6a
+#   text hash     94a138a303330e08
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  137a5da5fe9b964d
-#   text hash     4745ff9aa3ae8b6c
+#   content hash  454c6ad2f203aea5
+#   text hash     23af3c78d5c77226
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

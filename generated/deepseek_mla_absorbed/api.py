@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  df3e7a7b5704340f
-#   text hash     7157cf952be4cd57
+#   content hash  014139932705a09d
+#   text hash     07fd93a1cc5ca617
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

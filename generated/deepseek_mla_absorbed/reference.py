@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  cc7fd48d080206dd
-#   text hash     5022e11a2b7210c0
+#   content hash  3f0b184214f55b19
+#   text hash     ab5446441d949188
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  732dd6f82226dfd7
-#   text hash     b940eed7e4dcd1e9
+#   content hash  f576a3ca89cb2373
+#   text hash     4001e2928d8521fa
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

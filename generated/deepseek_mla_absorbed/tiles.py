@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2ccb48031c84469f
-#   text hash     de5fdbf691727c41
+#   content hash  fb8644588c5a1b1c
+#   text hash     13118747a2930d48
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

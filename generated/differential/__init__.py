@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  67f2608dea200493
-#   text hash     f8cf299c0657930d
+#   content hash  d1538ff197371a9d
+#   text hash     c385e688fe6ea80a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

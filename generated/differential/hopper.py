@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  15f8e39e253101bb
-#   text hash     480ddcb69a589616
+#   content hash  da18c6326ac38e92
+#   text hash     7c19d393a1686ba0
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  005dcc5b200b9b39
-#   text hash     6406c677bdff6704
+#   content hash  fced0571a9a419e2
+#   text hash     f2ab9f07077ad3bb
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

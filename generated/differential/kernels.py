@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  af8f7cae360404d3
-#   text hash     9aefe05c39e66e03
+#   content hash  a39a3cd4011bc324
+#   text hash     aa49dfe35578f8d6
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  23f92b76a387c2a3
-#   text hash     bf01e2b6012f4ab0
+#   content hash  3f07e9eabf9b4624
+#   text hash     f6a1e58e87eb3798
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0a84b409e4039d00
-#   text hash     fcb6ed4504bba05e
+#   content hash  b2ccf26718503526
+#   text hash     6f9e7b661db06576
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bb4a8eb4d0e846a5
-#   text hash     dccbc48d805764ec
+#   content hash  578611db8955635b
+#   text hash     bab5cc715bf87c92
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

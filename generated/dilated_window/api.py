@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3f9511470b305e87
-#   text hash     47365e9aaf0010b1
+#   content hash  c22b87ba90b6c6f6
+#   text hash     51733e8818bf5825
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

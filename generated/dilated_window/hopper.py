@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4b830c2c46dacf78
-#   text hash     69f40f24ed556dc1
+#   content hash  b5279649eff4bd6f
+#   text hash     32680b9123bc3008
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

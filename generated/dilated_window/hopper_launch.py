@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9601575c38eba94d
-#   text hash     e11bdbdaced424dc
+#   content hash  c575d6c5435a2f45
+#   text hash     c857e32d1d7e9232
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f49e24917e832df3
-#   text hash     b0acf6a7f44ddccb
+#   content hash  73eadbd68d0443e2
+#   text hash     e57db1a21c169dff
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

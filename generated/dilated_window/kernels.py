@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  21c5388222db455d
-#   text hash     114c07d3b65ff6bc
+#   content hash  bd10d9e9a8e4579f
+#   text hash     3c5f90c1127acd8a
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

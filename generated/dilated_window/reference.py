@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  411019bbe293fc6f
-#   text hash     8b72de7499bfe510
+#   content hash  3a4a4256d6f9d7a7
+#   text hash     e75166d068c731ef
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

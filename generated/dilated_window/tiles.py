@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a88468f36ff5d091
-#   text hash     b3f418c65a8a9c60
+#   content hash  7dca98d91bc97722
+#   text hash     b1511622255c2673
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0c504781d0774720
-#   text hash     556aef9ea981121a
+#   content hash  f1d4c0bf4efa4484
+#   text hash     77ba03754a72d220
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

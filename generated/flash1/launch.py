@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  071de1567a3389c1
-#   text hash     5e4a4c4a8579ba06
+#   content hash  ae338332b88eb9d7
+#   text hash     f57a94f8ba7635a6
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

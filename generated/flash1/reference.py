@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f9fed604c7691a90
-#   text hash     32e0812877acba88
+#   content hash  cbd5f07da884b2ad
+#   text hash     794e8e51556b9bc5
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

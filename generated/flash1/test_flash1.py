@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ea44c32e26592841
-#   text hash     6051c4a5b11ea2af
+#   content hash  4f6c1cfd7e9b9f86
+#   text hash     a6a7df923eef12f4
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  21444472e4cd2d87
-#   text hash     100633ab4eda970e
+#   content hash  49451b64ba66399b
+#   text hash     0e83abfb4a792fe3
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

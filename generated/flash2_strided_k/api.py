@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3b96618aea00174f
-#   text hash     b3e857e681aacd78
+#   content hash  4b076556948e26a5
+#   text hash     56bdb157f709193d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

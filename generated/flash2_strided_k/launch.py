@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1f11e65729285363
-#   text hash     d98732c39fa678d7
+#   content hash  91c172044a120064
+#   text hash     926ddcdbbb7b95d3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d60306c499e0b3ba
-#   text hash     43622273ccce4e4f
+#   content hash  b4c7d221efd4eb38
+#   text hash     e902badec3483fc1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bfd609cf6ca3b2a0
-#   text hash     36f1f39eea3f6368
+#   content hash  c7b93df67cf78206
+#   text hash     3fb17c18724a1537
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  09078e032d6a5c07
-#   text hash     479f3276ee9c2cfc
+#   content hash  de726a404fc15df1
+#   text hash     20e6de5bff612de4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d8f2bc566d1e6953
-#   text hash     e0d9b69ad9e8ac61
+#   content hash  2041fc2e1c8e7bed
+#   text hash     9245cdb2143ed4f1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

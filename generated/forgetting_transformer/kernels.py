@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  34ac5734640d1e0a
-#   text hash     547fd0ed6e6e31ed
+#   content hash  f69f7e207b9c8925
+#   text hash     7a82711a04e231c5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

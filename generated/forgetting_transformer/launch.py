@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  29b8d0a058f061ca
-#   text hash     84d11c37841a7f62
+#   content hash  366c83c7d203385c
+#   text hash     6a968bc2f6bee15f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

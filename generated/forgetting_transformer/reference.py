@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7f9ced95da988867
-#   text hash     51d392f35083a844
+#   content hash  6e37b588e8113037
+#   text hash     39e01e42ad6888dd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5d9b71baa6216197
-#   text hash     3853c8d4979cca27
+#   content hash  304ada101be98629
+#   text hash     e4d25990c5463b73
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  769a8c72fbfc7c20
-#   text hash     8313bded61854839
+#   content hash  5095af7f03182cbc
+#   text hash     15b39d4de2fcf919
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

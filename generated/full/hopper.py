@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cbc328b773f9de01
-#   text hash     958fb85b93e75653
+#   content hash  891ca754d17e11e3
+#   text hash     3defa4ab216fdfba
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

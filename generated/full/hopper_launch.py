@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4de01c9dcb58654a
-#   text hash     c7705b8e1c5aef48
+#   content hash  5c0ae15a0defbf8f
+#   text hash     c48cfc66dcfdaebc
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

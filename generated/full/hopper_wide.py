@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d2ce6bc9c9085381
-#   text hash     65a70e0fbcf2a8e6
+#   content hash  2e626aec4472a8b0
+#   text hash     cafc526a9bac0d88
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

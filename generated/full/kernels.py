@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4c3df9a2265ef749
-#   text hash     a9499d21879b1d8b
+#   content hash  12d936c6d9ef0e5d
+#   text hash     c1c2d0f31d389b50
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

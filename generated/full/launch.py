@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d668d31022aef7ee
-#   text hash     8fae5487d2adc25b
+#   content hash  88710721baeb471a
+#   text hash     f08f4c7beb5c1bac
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cd195fa5b10c22e9
-#   text hash     bd47dc4ad122cb1a
+#   content hash  f1756a7fbdc69495
+#   text hash     59fc5650976378e0
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

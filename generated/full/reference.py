@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4a10c950cdd16541
-#   text hash     7dc9c759fe3da889
+#   content hash  720b6965f140ec7a
+#   text hash     81fd36d2e9003045
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  75c4ab9f89d90049
-#   text hash     21bf2d6a9403396f
+#   content hash  65868a86c0cbb3eb
+#   text hash     af067533ef5c4d84
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

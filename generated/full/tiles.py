@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4d89ceece858601a
-#   text hash     cc6bacd52519663c
+#   content hash  dd93ece152722966
+#   text hash     f31eda7527b9e62f
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c2ce3272ee399872
-#   text hash     d438faac2b6d6a2c
+#   content hash  33840b77f0eabacc
+#   text hash     54699c599503ce1e
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -131,8 +131,8 @@ def _rows(attention_mask):
     """The keywords of `attention`, from the result of `mask`."""
     if attention_mask is None:
         return {}
-    # without a position: queries of another sequence have no position among the keys
     first, end = _numbers(attention_mask)
+    # without a position: queries of another sequence have no position among the keys
     return {"k_starts": first, "k_lens": end}
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a328332bec3baa69
-#   text hash     269f0a2e62c27c95
+#   content hash  eb8118b1cf152a42
+#   text hash     ca284ef20df68222
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

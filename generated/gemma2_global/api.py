@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e548c1a760d98ac4
-#   text hash     abcae96d5952b6ac
+#   content hash  81381877987a8065
+#   text hash     10a2923e8a7df249
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  15215042d160b0c4
-#   text hash     b8d337f386c07868
+#   content hash  2eed055625aa48fd
+#   text hash     f4119c04d4c3b3f6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  37bed3337b0f014f
-#   text hash     a0053c8d38abb073
+#   content hash  41de96b85c2fa8a0
+#   text hash     6720bc012d1053e8
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

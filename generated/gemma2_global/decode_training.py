@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  018abd031ec1fc61
-#   text hash     4ce89fe9defbb7c9
+#   content hash  4c977cc7359999eb
+#   text hash     4932dd4613c71884
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

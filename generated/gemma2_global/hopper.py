@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c4dede26b3e60c8b
-#   text hash     5a6a6cc54a93a175
+#   content hash  076dec84f0c27196
+#   text hash     e828a5e7ac8f1360
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

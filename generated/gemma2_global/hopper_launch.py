@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0b909d7d8e389212
-#   text hash     6f53821c67261c04
+#   content hash  59e8bb3c8cd98dc0
+#   text hash     2d4639798ef1d3b8
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

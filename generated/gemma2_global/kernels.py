@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bc5f5a53aefc7ed5
-#   text hash     4e7674c4ca873854
+#   content hash  ba23acd0fa175948
+#   text hash     ac33aab7b1a5ae79
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4036c11f2b253d67
-#   text hash     3b0cf9789c4b4b8a
+#   content hash  d04b2fc767bd2d43
+#   text hash     722de8e4bc6f8f86
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  675e10adb502babe
-#   text hash     b8ba8a3ce72027af
+#   content hash  0a60d03b8fcd1763
+#   text hash     81eae9e4e342d7f7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  aa8f0a6472f34985
-#   text hash     404a3d7a85ce4993
+#   content hash  8ef3797c1e7cb36d
+#   text hash     95e2fb0f8a3ad31b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

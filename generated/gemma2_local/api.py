@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c6675a2838f400df
-#   text hash     b818ac3aec4f8777
+#   content hash  02714c0b4b70df3c
+#   text hash     1c838bf9764b37a6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

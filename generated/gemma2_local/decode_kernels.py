@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cc51a76d520f1433
-#   text hash     778dd62878330f36
+#   content hash  e4becf438e7f2206
+#   text hash     b50bda7b20b936c7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9a883b4d4bda2eba
-#   text hash     e3e0fc19fe9f27fb
+#   content hash  cc04350540a3bbbc
+#   text hash     4689623fee6ab898
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

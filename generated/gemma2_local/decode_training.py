@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ccfb7a38e8b6057b
-#   text hash     cd5aba08a50c01f9
+#   content hash  fe30a4652be17480
+#   text hash     20950b4f22fded6a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

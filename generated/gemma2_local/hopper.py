@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f5f521ca412a91c8
-#   text hash     8a12c8bdb87ae833
+#   content hash  0aa27a8847d6467e
+#   text hash     d0fc8449431460d8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

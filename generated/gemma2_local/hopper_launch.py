@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3cbf4e8800bc0054
-#   text hash     b5ddac8c3e687f19
+#   content hash  7c35102237f0f517
+#   text hash     d6f57bf56bb4bea5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7295883176be6f1b
-#   text hash     9a093ef9d909c5a1
+#   content hash  690bb44618aa69a7
+#   text hash     07ff6761fb83bb24
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

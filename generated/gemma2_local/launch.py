@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  470170df9cb9058c
-#   text hash     6e43185530a8f88f
+#   content hash  4de9c381bca56052
+#   text hash     0a0c8c3ab3f303be
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

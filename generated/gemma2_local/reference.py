@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  867c099509d9fd4f
-#   text hash     dedcce4d49a14ef5
+#   content hash  c4f9ef6500ae611a
+#   text hash     afa83390b62a7155
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b8379ea062240ead
-#   text hash     158f724b8f4715c2
+#   content hash  5f19c2f29a0f1a58
+#   text hash     a7b28412fe78e665
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

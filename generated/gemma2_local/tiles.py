@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  eba121e1a87606ae
-#   text hash     2f4ec2523f873bc0
+#   content hash  0b05150b604eb48d
+#   text hash     69276b9edab28ade
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

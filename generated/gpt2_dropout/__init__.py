@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6f149a576a91743b
-#   text hash     bf523f12a8774305
+#   content hash  db9db2173f13abcc
+#   text hash     2d962117fc030d36
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d0cbf57ea521b0ac
-#   text hash     ef022d453b56d490
+#   content hash  a7a122c302f104ba
+#   text hash     d3a8439ab6474135
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7f36e21535fdead0
-#   text hash     9b0fa7e7904e0edb
+#   content hash  97e5a133e6cdeccd
+#   text hash     7817cc871c3ab43e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5677295209eb1064
-#   text hash     be94f2e1432840fb
+#   content hash  fbaef56bfcd5521d
+#   text hash     0235a34147919534
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  02ee32c1b1a7bfd6
-#   text hash     49197c4f48b15812
+#   content hash  2e6e7bfcee620d7d
+#   text hash     db1aa3a3281ab3d0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/padding.py.jinja
-#   content hash  565fb40a6baae316
-#   text hash     8ea792a7aabfa9bb
+#   content hash  5433383319f90443
+#   text hash     cd3f89f8d10cea64
 #   render with   attnforge render SPEC
 """Which rows of a dense batch count, in the form that kernels take; none of it waits for the GPU.
 
@@ -164,15 +164,15 @@ def rank_tiles(
 
 
 def rank(cache, entries, q, k, v, block_m, behind, reach=2**28):
-    """The number of tiles of queries with rows that count, then entry and tile of each; None if no row is left out.
+    """The number of tiles of queries with rows that count, then entry and tile of each; None if that would not pay off.
 
     Entries whose keys and values stay cached together follow one another, and among them tiles that see many keys come
     first. `behind`: no query sees a later key; `reach`: how many keys before its own position it may see.
     """
-    if entries is None or q.shape[0] == 1:
+    tiles, programs = runtime.cdiv(q.shape[1], block_m), runtime.multiprocessors(q.device)
+    count, room = q.shape[0] * tiles, programs + 1
+    if entries is None or q.shape[0] == 1 or count * q.shape[2] <= 2 * programs:
         return None
-    tiles, room = runtime.cdiv(q.shape[1], block_m), runtime.multiprocessors(q.device) + 1
-    count = q.shape[0] * tiles
     ranked = entries.new_empty(1 + 2 * (count + room))
     runtime.launch(
         cache, rank_tiles, (block_m,), (entries, ranked),

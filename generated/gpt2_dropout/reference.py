@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e6511c42537ca661
-#   text hash     103f2fe9190f65dd
+#   content hash  0fded3937cfcad40
+#   text hash     e90e1cd0edfd815f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  69e8b93fab62a363
-#   text hash     2891d05b34b9224a
+#   content hash  1fbd6dcfd91b7011
+#   text hash     144680128d8ce1ea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

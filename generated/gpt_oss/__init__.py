@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8521c469933f600c
-#   text hash     7f38153eb7c0c91c
+#   content hash  80446542dc4ffea4
+#   text hash     3b91eb6e3f04b555
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

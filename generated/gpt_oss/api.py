@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7edb09dad13db6e8
-#   text hash     f9c105af1eb67cf0
+#   content hash  45f3d32c77300831
+#   text hash     60a84568b043a2ab
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

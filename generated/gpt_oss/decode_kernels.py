@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b9566d7ff9a2baab
-#   text hash     4fcb568cb6c8e054
+#   content hash  cc8974de1d283be7
+#   text hash     5fdb1d3b8910e4e2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  992785b0651f0e57
-#   text hash     7beb9436e08a3e00
+#   content hash  7a78916c5848dc1e
+#   text hash     3a3ddb8ad611da80
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  404c3a0a2e9e9b2b
-#   text hash     59f6afd98d371032
+#   content hash  8da8661e09555f30
+#   text hash     c46a6b701267c581
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

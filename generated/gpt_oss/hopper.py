@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fb4ad8daf7da823f
-#   text hash     a3a3bdefcad872a1
+#   content hash  30b7dfe8021e2dc4
+#   text hash     c6ceedfc0b15da76
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

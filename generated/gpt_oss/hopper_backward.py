@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8c1d7ccbd3e6d348
-#   text hash     33d7e5d07323a46c
+#   content hash  bed6d809ca1330f7
+#   text hash     8502bd3a61360869
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

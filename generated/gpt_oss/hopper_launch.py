@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  268a204cc84c6f23
-#   text hash     8a5ff0265cf469f8
+#   content hash  399d138f63466b13
+#   text hash     be44c2e5b5745a3a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

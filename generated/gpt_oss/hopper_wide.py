@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a1b930dae053a815
-#   text hash     6e27b588ecb60137
+#   content hash  3c0509f93967f0d6
+#   text hash     cb4e39d2c1ddedd0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6952803d6f7b6fc5
-#   text hash     77ec803bbd7715f4
+#   content hash  7a152ba8993e8a31
+#   text hash     5c2468f831847888
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

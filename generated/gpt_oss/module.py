@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  76af8ff6cedeb6a1
-#   text hash     e4d5037777a926cf
+#   content hash  58142ddc7fddeb78
+#   text hash     25088466f2f218ee
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

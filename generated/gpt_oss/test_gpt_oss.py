@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  13588f7a75f26e93
-#   text hash     d973646a01061538
+#   content hash  fb6c2be3f857a6b4
+#   text hash     3ebb705090fbaa65
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

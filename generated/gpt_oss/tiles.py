@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f1a82f6c6ac89d79
-#   text hash     b7659129cc41aca6
+#   content hash  31b8bb69a6805450
+#   text hash     be1ae83da5d85a02
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

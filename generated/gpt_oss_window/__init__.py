@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  48fe3c2b5cefda83
-#   text hash     3b1946daf13ad4da
+#   content hash  f5273d1deddfff4a
+#   text hash     048bb14f1a8b31e7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

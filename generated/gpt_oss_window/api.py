@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  01bbfe9501979d6e
-#   text hash     7e86e5ab0f5cbe26
+#   content hash  bb64d0d0ec096ca1
+#   text hash     870fd389c4572790
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b7a2bb95d9e20cf5
-#   text hash     1c89fc1f9042f890
+#   content hash  3ad06b11fed41787
+#   text hash     80607f1f52a62525
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

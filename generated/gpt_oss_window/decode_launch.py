@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  db79a6c78690b15e
-#   text hash     91b640f5eeccd9b5
+#   content hash  956bfaa49d44a33e
+#   text hash     905e635c26de8bc4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d8530a468552230d
-#   text hash     9a51c74ccda3b887
+#   content hash  02d5ac3bc35c6fa4
+#   text hash     055e33cfca3d7569
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

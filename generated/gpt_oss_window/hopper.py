@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  35dd6664b3ad2c0f
-#   text hash     8fcf6dbfdda948dc
+#   content hash  b84c0ff1f46477c3
+#   text hash     165c352535cb97a6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  910a905dc1b60bf6
-#   text hash     d96e4ac96fd82ae2
+#   content hash  c7ef37eeb02efd0c
+#   text hash     4a65d0636f07d3bb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

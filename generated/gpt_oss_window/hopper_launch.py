@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9524204bdb8c1cb7
-#   text hash     dbdc26100d15fd24
+#   content hash  c4bfc2806cbcdf2a
+#   text hash     335807eaa822b380
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

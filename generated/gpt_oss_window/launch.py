@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  88ada090cdd4813e
-#   text hash     5c74b4ca90f46b6d
+#   content hash  2e4e91f0791a9138
+#   text hash     a1fe1035070fa0ac
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cc4467870b91200e
-#   text hash     d1cb3a76de931258
+#   content hash  20b1ac863dfe4627
+#   text hash     11d0b84cb5e0fd7b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  61088b981e5a4593
-#   text hash     6f5142c96e3480f1
+#   content hash  a806b2fdc1917f90
+#   text hash     748bd31e85cd051a
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

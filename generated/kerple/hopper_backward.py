@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2b7de604f4e92c1d
-#   text hash     d74471389c3909af
+#   content hash  9f3f3aca7caa8042
+#   text hash     a368bf260d81b148
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c39a40d71b84d87
-#   text hash     df48333f90a24196
+#   content hash  af978229f7c38f6b
+#   text hash     acbdbefd095d003e
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

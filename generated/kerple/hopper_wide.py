@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a2cfad903499a3cf
-#   text hash     e09870fb7dead2cc
+#   content hash  1897be90fa145d40
+#   text hash     d234bde1e325aef0
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2f1f06087a536175
-#   text hash     e2bc678de00cfe56
+#   content hash  122e2a1251154e1f
+#   text hash     5a4fd7517c91a777
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d2d4e2ba4bf7e6f3
-#   text hash     9c66148cf7c91512
+#   content hash  d0dac1a068ac6f40
+#   text hash     8aac1eaafed0b368
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

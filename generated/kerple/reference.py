@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5ebf445c6e960aff
-#   text hash     7072102a56ece43a
+#   content hash  5c413e6a8d9fb0ad
+#   text hash     96153e740a08c608
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

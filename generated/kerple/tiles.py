@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  de741824c9a28df7
-#   text hash     92cb1400d64af710
+#   content hash  04095745e4f67860
+#   text hash     698842cd58eccedb
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  be9c8edcd5bed00f
-#   text hash     27bad45aa4e58393
+#   content hash  449a6b0d1c6906a6
+#   text hash     10a95929c15b4187
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

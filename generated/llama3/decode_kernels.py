@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  529d2492fbebee6c
-#   text hash     81ec14b408118d26
+#   content hash  0cea0fa4e5bccad1
+#   text hash     2f001975fa8e7195
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

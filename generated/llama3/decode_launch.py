@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  69c23dc99f0ceeff
-#   text hash     04dce0b2e843e946
+#   content hash  c49e218b1891af5a
+#   text hash     7a71b4c6919d1992
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  806c13ec080b020a
-#   text hash     dfe6f697f6273990
+#   content hash  334de2850f2ebe62
+#   text hash     ef69df34fd4136d4
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

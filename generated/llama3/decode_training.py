@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aa538a8b39cbad38
-#   text hash     28cf04254a8bb8b9
+#   content hash  1a0842cf9d1deb60
+#   text hash     2c86b5dea28a0b55
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ace663855e3376a7
-#   text hash     a5ad3e6896f31aee
+#   content hash  c57df9b38dc4e34c
+#   text hash     c093e8cdb373c793
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

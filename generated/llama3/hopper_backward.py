@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1d3df446d276aa67
-#   text hash     d4980a5aee471882
+#   content hash  24d0df4e1d058309
+#   text hash     d667a2933aba91c1
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

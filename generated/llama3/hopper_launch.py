@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  abc9314d9df0231c
-#   text hash     61dc1300041d7472
+#   content hash  b80bd9fb57181686
+#   text hash     84e5ba8f57eadf96
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

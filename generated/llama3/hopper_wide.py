@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8307657ea96793f0
-#   text hash     f927a88f8184e25b
+#   content hash  3f759c1344174f86
+#   text hash     d67f52fb27698121
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

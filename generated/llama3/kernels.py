@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dd2746dda8d54442
-#   text hash     c57f7d12e118af93
+#   content hash  df86fc8e942ea841
+#   text hash     94338577313cd5ff
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

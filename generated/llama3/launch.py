@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c4a9e80d7391cc4b
-#   text hash     f1403120100a2a81
+#   content hash  a8d1fd553e74c081
+#   text hash     8f414f4aada61290
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

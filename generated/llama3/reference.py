@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  025ca7656f052743
-#   text hash     910821337bc14141
+#   content hash  1748c8d73e344990
+#   text hash     c0e919360423d9f6
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

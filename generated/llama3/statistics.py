@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0980f84f28bb4b99
-#   text hash     bd3a38fafaf9a2e0
+#   content hash  b50ec43601f7284e
+#   text hash     0d1532a043881436
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

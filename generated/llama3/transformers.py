@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a302066eb6356542
-#   text hash     a7d46f590413a2bf
+#   content hash  f9365740ed22b6fa
+#   text hash     ed9845c34eec1c94
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

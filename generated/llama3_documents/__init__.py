@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  95d75b1ec7e1db4a
-#   text hash     4d80aa46adf95fcd
+#   content hash  3921c9c73490a98b
+#   text hash     e9ef77520af4968f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

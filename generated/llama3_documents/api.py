@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a71d5866ce4fc847
-#   text hash     970fea3e9177008b
+#   content hash  ed3026c6d1dc7b8f
+#   text hash     1e4ad0d95df9f793
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

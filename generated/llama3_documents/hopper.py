@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e0ef88d3f96f51ab
-#   text hash     7d0c5906022997c3
+#   content hash  ec19ff17d1654483
+#   text hash     6a233232d53fdb92
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

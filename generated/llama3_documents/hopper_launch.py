@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  57b2c514afdc6379
-#   text hash     5c875bd24246c689
+#   content hash  120d2bfa8acdd215
+#   text hash     47f2de3cdf1d8102
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  09e840ac59a2077f
-#   text hash     b0b72e30c6c1c054
+#   content hash  a8154bc21bc5c463
+#   text hash     06905f480093e142
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

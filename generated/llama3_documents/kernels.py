@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d5b1ae917bf787da
-#   text hash     4254f552fb6ccb5b
+#   content hash  4d80eeefb69fea64
+#   text hash     2321ed9eaa49c23a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cf6506739fdbc9e7
-#   text hash     c9e558bc97d5dcd6
+#   content hash  124708995d2900ea
+#   text hash     18ca1fed43e58ac4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e5dad58519be7860
-#   text hash     85887ac2f48c841e
+#   content hash  7c3f7d51d63a0eaa
+#   text hash     a86ed0007bcd9048
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

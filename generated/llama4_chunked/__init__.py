@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  17352a662ec8ba44
-#   text hash     85f13d9d7eda5764
+#   content hash  f513289166b3cdd1
+#   text hash     6e92c79eb3c8e0ed
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

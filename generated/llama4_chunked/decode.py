@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d7f5de3a448053d4
-#   text hash     286b50eb1b491a4c
+#   content hash  8809673465f6de63
+#   text hash     feea97326df45cab
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
@@ -66,7 +66,7 @@ def attend_with_cache(
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
     split_size: keys per program, a multiple of 128; long caches are read faster with 1024, short ones with fewer. The
         last bits of a row depend on it; if None, it follows from the largest number of new tokens of a sequence
-    bitwise: "training" gives each row the bits that `attention` on the whole sequence gives it with portable kernels;
+    bitwise: "training" gives each row the bits that `attention` on the whole sequence gives it with the same kernels;
         it takes more time, and memory for a copy of all pages. Needs a cache of q's type, and no
         split_size; workspace is not used
     """

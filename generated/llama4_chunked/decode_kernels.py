@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3e681dcea983e37d
-#   text hash     969c8a4c002267a3
+#   content hash  6ea0351bdef31011
+#   text hash     b298a1e930805ed3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  acf5b19357feee03
-#   text hash     7471cd1f9ce1d182
+#   content hash  6d507878e739f7f8
+#   text hash     eb35ba6a1c4f5a16
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  75ee8a035cb266dc
-#   text hash     8c7d6b34705848f7
+#   content hash  6a0233fbaad04eb9
+#   text hash     7f1b83374c4aab18
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d1fba64cc0ed1ae4
-#   text hash     7b3a2c229f246178
+#   content hash  b22408baf9d2e2fe
+#   text hash     366d128686f6b5b2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9229ac863b98b2bb
-#   text hash     d408a76b722a4a0d
+#   content hash  102a72b05b01eb4c
+#   text hash     f51bdf31ba4d9f5a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  69391067d565fa12
-#   text hash     2971f770d67df311
+#   content hash  5895748ef7121fc5
+#   text hash     07f6f53ad81f7001
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

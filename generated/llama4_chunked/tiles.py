@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0df89cfe86101a10
-#   text hash     a615c50d4bac11af
+#   content hash  411e5df42379fcef
+#   text hash     744917de003a558a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  aa20b403037e4a07
-#   text hash     75473db51e808073
+#   content hash  5eceba05c84d98da
+#   text hash     37d75905c2d925c7
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1766e0f2bed6873a
-#   text hash     72e673b6a4db0e79
+#   content hash  a93a7da74cadf4b0
+#   text hash     bc9e9d2e2024cf4f
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a99bd172b54cdc85
-#   text hash     912aff461c947446
+#   content hash  80db1f82f47905c9
+#   text hash     5594304ed5bde8d9
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e0afc91abe3e1de3
-#   text hash     7429a3c663ac591d
+#   content hash  99db455c557a1787
+#   text hash     94124ed4d21d59ef
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a68228620f4c25cc
-#   text hash     d3c09500489df3bc
+#   content hash  3abff43b0ebc62fb
+#   text hash     596301fd5764f4b0
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

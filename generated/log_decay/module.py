@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  833398dbf89af34c
-#   text hash     a46b5e3003c7667b
+#   content hash  f928fb8bbacc7fd0
+#   text hash     9d1d069ccd0cd027
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

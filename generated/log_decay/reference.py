@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f1e2c0bb866246e7
-#   text hash     950ac6dcadf8222c
+#   content hash  008cde822e0fa7dc
+#   text hash     e4b20aed9e41ed76
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

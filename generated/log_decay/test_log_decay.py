@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1e04b61d18e5df2d
-#   text hash     fec60de1634709f1
+#   content hash  a46dff8b0cf23fc5
+#   text hash     350446714c31e05c
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

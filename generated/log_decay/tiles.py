@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4a92123f338953d6
-#   text hash     7fe2cb9f040495d4
+#   content hash  d3cfa4acbce5367d
+#   text hash     34eb886988347562
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

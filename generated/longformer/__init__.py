@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  141a65a2b2a683e2
-#   text hash     1bf2a11f9f05bffb
+#   content hash  627779aa06e7c5b8
+#   text hash     7280cbddaaa2bd04
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

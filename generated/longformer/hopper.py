@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  661fe22fe0024aa6
-#   text hash     5161382228c53f01
+#   content hash  3d2fbfdd7de7abc5
+#   text hash     2757b11ce62ba2ed
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  44705e48aefa4052
-#   text hash     67954fe0b398a2e1
+#   content hash  a334fe52f2ca8d29
+#   text hash     9e37154c7ccfff15
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ce6e83de763ac893
-#   text hash     1272e312509fab1a
+#   content hash  af8f50ca0670a73f
+#   text hash     a7dcb090161275b9
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

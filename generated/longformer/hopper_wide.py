@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  008dcda84cdb9f71
-#   text hash     502865c2a5ce3f38
+#   content hash  7ddf235d169bffc6
+#   text hash     5c9bfdfda3b50328
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

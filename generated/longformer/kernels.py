@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d8940198277739ae
-#   text hash     b2a7202b11835e18
+#   content hash  26f3422ba79be530
+#   text hash     009bdcdfb4a3767b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

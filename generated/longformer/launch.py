@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9befc72045d914a8
-#   text hash     f4dd126b627becf7
+#   content hash  24ff1a4ff5e8ae74
+#   text hash     4bdbee5ea823bb6f
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

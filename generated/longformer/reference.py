@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4d330dba0ea2df08
-#   text hash     60fe557964e9fe7a
+#   content hash  98dd498cfe131144
+#   text hash     49082213f6ac0b57
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

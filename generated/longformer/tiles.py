@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c74e806ee79581db
-#   text hash     1d34c302fc341563
+#   content hash  9a6291dd911b5738
+#   text hash     6272c94f0af41038
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  523b1a17c9bb7d5f
-#   text hash     be25eb6600169518
+#   content hash  aa625620954c29d5
+#   text hash     43eb89f81383589d
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

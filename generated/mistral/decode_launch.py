@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6a72cae832aad275
-#   text hash     d5483115fde42a99
+#   content hash  b5f4e4327c72897b
+#   text hash     d8a8e1a066c3d24b
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

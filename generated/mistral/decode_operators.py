@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fc0ea390a6adb9d5
-#   text hash     0a7b28951dfcbc85
+#   content hash  60cc9cc98af41665
+#   text hash     7fe756b182ff79c0
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  811cec2ba8f888fa
-#   text hash     947780fa2accf0f4
+#   content hash  7452b2103d5eced4
+#   text hash     6de5eff4524f086b
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5eaebc4c5058c8d7
-#   text hash     5691822f342b8816
+#   content hash  159a9646b3c7f0b8
+#   text hash     4d138b1d7b7de6ea
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

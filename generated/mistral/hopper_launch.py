@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fc487a310bc34492
-#   text hash     e3c2190f5a8443d0
+#   content hash  0d5ed21fe21ab289
+#   text hash     c2a0d8da7502776c
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

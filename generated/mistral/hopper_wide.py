@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8f34280722be1fb9
-#   text hash     fb7d98547cbc3ec4
+#   content hash  ddb43a28cbffd26e
+#   text hash     9e53000303c1f278
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

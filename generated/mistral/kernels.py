@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8ddfae06d42f976b
-#   text hash     34a43725c527315a
+#   content hash  46521e5c7693f6bd
+#   text hash     f192af4ad072a328
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

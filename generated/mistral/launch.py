@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d9b9d71a50eac295
-#   text hash     fdaa0855b0876adf
+#   content hash  77b1fdcbf6db48aa
+#   text hash     d2311e808b7c1a47
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

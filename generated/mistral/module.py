@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d8e983e678acb8f5
-#   text hash     32ff222dd1c804c3
+#   content hash  aacacc6e795589a4
+#   text hash     2543397ba655f6a9
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

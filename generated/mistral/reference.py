@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  89b323e61ec262e4
-#   text hash     d3284b303f3d48b6
+#   content hash  b78b2c8017ca2f66
+#   text hash     c7e9e2bc1b4cca49
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

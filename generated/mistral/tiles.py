@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  089079f466ae03ea
-#   text hash     8483bddc8a9ff56d
+#   content hash  5c89f84fe75b4c44
+#   text hash     8a90578b8c42dc6d
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

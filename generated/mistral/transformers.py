@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1769f6c718fd8ec8
-#   text hash     a6b76e21ec7750f5
+#   content hash  eb31a10a504d3428
+#   text hash     7581365244a20a9d
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

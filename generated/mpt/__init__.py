@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  974e458b564d9b19
-#   text hash     9ad325cae0e7e40c
+#   content hash  014b4b0da58f4e6a
+#   text hash     fcf042ee2f55d530
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b37c13cfff96935
-#   text hash     e8daa953ad2d605a
+#   content hash  1f9d3516fc64c163
+#   text hash     4905a24cde5f3301
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3fba7428f07b3953
-#   text hash     3637245e506098cb
+#   content hash  5387dd486d25450f
+#   text hash     54b8773f26a9cef3
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

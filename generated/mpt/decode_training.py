@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ca9f16f81f62d4d9
-#   text hash     8ea9d6648db833f4
+#   content hash  c7a76f45c1d84169
+#   text hash     8d8552ee86c15a7b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  08528b9d7768a5f7
-#   text hash     bcd3d17be9c56ca9
+#   content hash  07eb78c60b169f0c
+#   text hash     b0903991e47225e3
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

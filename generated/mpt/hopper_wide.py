@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b9942db9c389b613
-#   text hash     2b16cf08b01a3fb5
+#   content hash  00373002eb038e3c
+#   text hash     56b173077d443e2c
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

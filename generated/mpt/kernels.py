@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  95822c3580be1002
-#   text hash     bec7e5ca44dac5ab
+#   content hash  3e2697fbd57be9b7
+#   text hash     4f3a66a9d2de886a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c90a9885b6967a32
-#   text hash     c4e02543df5d0c48
+#   content hash  f12e1f835f7cac2f
+#   text hash     06ea2c65d88218e0
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

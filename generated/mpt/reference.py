@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ee5033658674467a
-#   text hash     5aaf5b3868967663
+#   content hash  9ebb8489325bf728
+#   text hash     70bf89ee0c85241a
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

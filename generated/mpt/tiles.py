@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c9d8ecab1df2f916
-#   text hash     316e1f02a3ec63d4
+#   content hash  a801b2fa6c826134
+#   text hash     bf9b7eff277a7612
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

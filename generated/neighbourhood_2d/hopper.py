@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  14d5f7ebfe5116e2
-#   text hash     7052351d672c21cf
+#   content hash  6193ba263a29edc0
+#   text hash     108b58dbd89dd061
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

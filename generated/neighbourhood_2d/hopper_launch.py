@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b85f9b0f6b737b69
-#   text hash     7e6027b4064ee4c9
+#   content hash  922c963b2f5c5699
+#   text hash     1b7f5a268271a7e7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

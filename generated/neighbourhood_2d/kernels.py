@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cb1d498a5e1c118a
-#   text hash     9c1664f5ee6419b4
+#   content hash  61f6d62c23b4786e
+#   text hash     9ce9336c9354be3a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7e43531ea9591e7e
-#   text hash     f0a1fe518d0f0b4a
+#   content hash  f0733cf892560cff
+#   text hash     5c4f172db8b7e58c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

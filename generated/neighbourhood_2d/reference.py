@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  56f1b02e88cb3d0c
-#   text hash     8714c6d1326f53a0
+#   content hash  60cddf511a82dcf6
+#   text hash     8f0c735f427d87fe
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

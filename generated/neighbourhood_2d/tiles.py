@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3d7f6395bd03364a
-#   text hash     860a92b18c567d90
+#   content hash  09271a0872ab8837
+#   text hash     db70d1071657fb06
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ed1d35fded099a20
-#   text hash     0e72ef6dcdfb1035
+#   content hash  613a404160fdcc1e
+#   text hash     b375856433a3188d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5d76203fa1a45da9
-#   text hash     2f5c29a4e696c6b5
+#   content hash  cb7b9bdaa40701f0
+#   text hash     1673ccacd40fe11e
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  05436c440f4f0e6d
-#   text hash     b5a6264921fc3210
+#   content hash  dc950ac70b8739d0
+#   text hash     f2a56d1242170688
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

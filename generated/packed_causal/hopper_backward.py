@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a3dcb1467adadf4d
-#   text hash     a921a3190cdaabcf
+#   content hash  f46860936865df00
+#   text hash     89c10e7bd462363d
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

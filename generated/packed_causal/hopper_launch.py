@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f6730db6bbe5cbc8
-#   text hash     362fe22b41514585
+#   content hash  68181b9cbf01a4ac
+#   text hash     ff590cac949e2de2
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

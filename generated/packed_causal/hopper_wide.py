@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ca10a4a78e24b540
-#   text hash     0a139c5cb534d83b
+#   content hash  f3f26e4f75de7808
+#   text hash     23dd227a54b69aee
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6cf387fcd72e6845
-#   text hash     3019bf6242ee98f4
+#   content hash  d2d9e92c713e1bfc
+#   text hash     e9681f48ad889ba3
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2043b4afd320cd6e
-#   text hash     d39148189147d044
+#   content hash  535e8ce5b61e24a4
+#   text hash     aada595648d26d7e
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bc08c9f5e3429cde
-#   text hash     0e0a84c4629cbce1
+#   content hash  359ec1fe44f640bb
+#   text hash     e88e5132ea6e5695
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c40adf6e823f9316
-#   text hash     9d00849d1b1285d0
+#   content hash  764145d8dbc8d336
+#   text hash     284614e570df0ff7
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cdca6bea07cac3f9
-#   text hash     c59f4f9c1f5662e1
+#   content hash  48377834e965d92d
+#   text hash     fe2b77fd2b0f9fdc
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

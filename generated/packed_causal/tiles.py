@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1c908680ed3a6a83
-#   text hash     a07f38194df0de59
+#   content hash  04f57b326bf220aa
+#   text hash     7f62e4d2526fedb1
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

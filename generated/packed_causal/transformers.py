@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a749049db4b326ff
-#   text hash     eecfd6c067cb937e
+#   content hash  b5c0c75f2098b8ef
+#   text hash     0e4d8281e79c1cb5
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

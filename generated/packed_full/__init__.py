@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  84211ddc4953eed3
-#   text hash     3943f05b5e6a2187
+#   content hash  f63388dd3ebdc2a9
+#   text hash     60e4bc10e6e72d8a
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b85853108173da6b
-#   text hash     a148f2add43d3c61
+#   content hash  0b12893c9dce1310
+#   text hash     d25c215691641438
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  68b31579d944b78c
-#   text hash     b0ed69ae0d1d40aa
+#   content hash  595102157a2880f4
+#   text hash     1fe54b7afa13af05
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

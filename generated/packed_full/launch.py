@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  768b5684c056f3ac
-#   text hash     01fa277d9820b0bb
+#   content hash  58929d953d3db377
+#   text hash     67255190755beacd
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8c73231a4860df27
-#   text hash     98a413d91f1e3e3e
+#   content hash  5c1f4d4a688d2d89
+#   text hash     eeea5d502bc54bb3
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2f520a3fc22aae33
-#   text hash     c653997c275ec859
+#   content hash  54802bfa7ff9d0c6
+#   text hash     21365d74e120d5d4
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

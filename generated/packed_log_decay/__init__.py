@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  75690b7344a86bca
-#   text hash     f8bddb59fb859feb
+#   content hash  b7f43b3600ce7cca
+#   text hash     39573b8fdb47be9b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ce06f0218337dcca
-#   text hash     7c06551640a7e593
+#   content hash  ecc39fad856ae0b1
+#   text hash     25b819e79b37a13c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

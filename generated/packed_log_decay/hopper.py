@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9a27ca8a0345938c
-#   text hash     2ab09f8a2d2e55e1
+#   content hash  8788a9f5f4b36ca1
+#   text hash     6567dddbbcc729a4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4d170b3fc45c08b9
-#   text hash     1b38fa7e28cbdc6c
+#   content hash  d17290ed8bf1cff6
+#   text hash     e55107d602f50403
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  eefe3901cd0a7b9c
-#   text hash     344cf8b7b96b09de
+#   content hash  c9c2604a932a2abe
+#   text hash     f4e97e2162ddbb27
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

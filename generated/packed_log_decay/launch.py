@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  026dafd2f363cfb4
-#   text hash     d1ae5ae9ab005c8e
+#   content hash  12e04b4766c7fe72
+#   text hash     38147c2ea1fbfa3e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4c2b606a2e3a77b6
-#   text hash     929cd3025f70f32b
+#   content hash  1e5339b5f0066c4d
+#   text hash     52f5ba5fa3fe5aac
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

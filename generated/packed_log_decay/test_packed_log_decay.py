@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1bd61ed865aa7199
-#   text hash     4e1ef5f09968ad41
+#   content hash  f4fbbf396175ed64
+#   text hash     d47644d4f9ceee0d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

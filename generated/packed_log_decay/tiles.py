@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e6719ca1b7fe7113
-#   text hash     9bec24d3c6bf4beb
+#   content hash  9326f0703c2c9db8
+#   text hash     ae3d70d4784d8ca3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

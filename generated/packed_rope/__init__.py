@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6d039d92cac901a1
-#   text hash     c26b62814395a773
+#   content hash  215970f72029e396
+#   text hash     950694c6b85b5b55
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

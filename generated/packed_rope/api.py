@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2f367502c45333fb
-#   text hash     b7b7c872fb0e9e22
+#   content hash  1c5647464ef3e036
+#   text hash     ea23f0d1eb3af1f2
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  aecc6b6fd4fb4a63
-#   text hash     408452f8197ef211
+#   content hash  60e4d160be8d0a86
+#   text hash     0fee328b13d7bb9c
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  454ecf4d0f8a7105
-#   text hash     eb8a8d61bbc6d13f
+#   content hash  024a76263e584f5c
+#   text hash     23d1fd65f905fcae
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

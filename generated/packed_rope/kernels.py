@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ac17910e66c03cff
-#   text hash     9b077560a9683912
+#   content hash  b245f6feb19b93dc
+#   text hash     bd2655679c489379
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

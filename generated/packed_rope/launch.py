@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ab5719b4a73999c3
-#   text hash     41a4c7fe1063dc82
+#   content hash  08f5f6feb0de38aa
+#   text hash     384538641686a941
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  38c48af97fdccde9
-#   text hash     7694f14756e3e4af
+#   content hash  14f686c867ae9500
+#   text hash     30775356ae1f25a3
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  06e25c7fc930e443
-#   text hash     9b8da9c7b2db5c8f
+#   content hash  f389a060c5c2bc3f
+#   text hash     0535962c252bcc17
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  340778cbd8c2d1f5
-#   text hash     9e7abd9bd25b42fd
+#   content hash  cadee244b7e52d9f
+#   text hash     35ed96ae8bd971fb
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

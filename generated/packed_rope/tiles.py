@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8896f885640e7268
-#   text hash     db9f6fd8c470e6e2
+#   content hash  abe6db4c3360b8b0
+#   text hash     0b1b092d389c1518
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d788c13ff83757b5
-#   text hash     b294f3f29985b1f0
+#   content hash  f422f835f10f6388
+#   text hash     0af31501d9517de9
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

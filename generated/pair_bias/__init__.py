@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  25350c11f8a8b579
-#   text hash     36ddc8134d1dc245
+#   content hash  a484ecb813a913cc
+#   text hash     86db8bf4d9881fa4
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  200e142f8d72025f
-#   text hash     1ae899fdca016425
+#   content hash  a09263ee15e56acc
+#   text hash     ae35a63d081f120f
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8ee4c70f1c5de613
-#   text hash     c4f4800ce157a0e4
+#   content hash  c444f23c6530b249
+#   text hash     598bdae7d67e596b
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

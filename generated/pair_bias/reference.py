@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c93d25f125f2df81
-#   text hash     8481fa0c0765e5e8
+#   content hash  8161e0e92795abaf
+#   text hash     b8e2ec91518550a9
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

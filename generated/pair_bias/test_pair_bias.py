@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bc30610e0c722ce1
-#   text hash     fd392bd8c12b23d6
+#   content hash  09dae2b9b42c24ec
+#   text hash     d7c346f2f388fb4e
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c6fa0396bb5f6759
-#   text hash     949401eb660b5af0
+#   content hash  308aa19082a55a1f
+#   text hash     3bc849d28982d83f
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a20943176cebde9f
-#   text hash     5084ab32c4b4f47c
+#   content hash  96d4c66e4d5fb2e6
+#   text hash     8774f9029ecefd47
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -131,8 +131,8 @@ def _rows(attention_mask):
     """The keywords of `attention`, from the result of `mask`."""
     if attention_mask is None:
         return {}
-    # without a position: queries of another sequence have no position among the keys
     first, end = _numbers(attention_mask)
+    # without a position: queries of another sequence have no position among the keys
     return {"k_starts": first, "k_lens": end}
 
 

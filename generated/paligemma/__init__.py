@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10b41e431329c635
-#   text hash     511bba2249531cd0
+#   content hash  7f9048aea4c59513
+#   text hash     1c3ceffd1eb7800d
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

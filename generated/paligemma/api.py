@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9e6a213555805868
-#   text hash     a1726e04b81e481f
+#   content hash  7527b26804a6cd6a
+#   text hash     b248518428f00b07
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

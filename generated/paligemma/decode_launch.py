@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9d0fa74791118b0f
-#   text hash     9bf8622e1d61d7a9
+#   content hash  54cb6a4a508f3a56
+#   text hash     572b16e2815cfd3e
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  172385fc9c98b7b2
-#   text hash     0e78889c0f977571
+#   content hash  87c7698e803cacc6
+#   text hash     5fe0939b8ddd709e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7a3bf0b0a53b6476
-#   text hash     0fec5214d02fe746
+#   content hash  34ac2dd14338f0e5
+#   text hash     736ba9cc1eb4c415
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dd80c44fc8f4c81a
-#   text hash     af85bc66d73c3deb
+#   content hash  b3aecee459a85159
+#   text hash     c9bce3f56da52e05
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

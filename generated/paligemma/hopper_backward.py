@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  308fb3c8b19e6340
-#   text hash     4c8052d4fcd7bc74
+#   content hash  0a0e53d6d61258c8
+#   text hash     573ee5480c82ab15
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ba5a9fabf1eed38f
-#   text hash     f77d779fbab9a00b
+#   content hash  60bfe739ed474232
+#   text hash     639101d345832e12
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b07fe935e61c5c01
-#   text hash     cd745ce70859025f
+#   content hash  bc23d6a4831d1ba0
+#   text hash     ef150008f43ab246
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

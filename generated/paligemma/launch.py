@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ee299a76797af985
-#   text hash     ae453dadc2b84aae
+#   content hash  3839b7e8bea97a7f
+#   text hash     9c931bf790290adc
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  60ea151b33e371fc
-#   text hash     2c12e70b10a9c8f7
+#   content hash  6c4b07ba56b4358f
+#   text hash     99737c2b74fbde6b
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

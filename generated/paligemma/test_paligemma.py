@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e404fabd5b3788a1
-#   text hash     1d1a1f1af09f0c18
+#   content hash  40b5e6c1bcacc382
+#   text hash     12b8de3f0689db6b
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

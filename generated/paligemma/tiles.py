@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  92ae8c85674e43b8
-#   text hash     b7b233a6e7c99563
+#   content hash  7a80444e81685b35
+#   text hash     845362ca355d4c3f
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9c5958172360fc07
-#   text hash     13b281e7798f7d6a
+#   content hash  589d4a945649d707
+#   text hash     fb038dfadd44d3bb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

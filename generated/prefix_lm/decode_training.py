@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4290a085a260e26f
-#   text hash     21d325d182bf2804
+#   content hash  379330ebe388ba7a
+#   text hash     a8935cb7aade0c13
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ec67c61d6f4357a7
-#   text hash     2d97eaa8b3849ede
+#   content hash  a2841dcba9cf0b19
+#   text hash     6349d5c85a72a20b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

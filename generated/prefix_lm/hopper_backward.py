@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dc799e54b75a4834
-#   text hash     ae16643d947a0f4b
+#   content hash  4486e634076f5b13
+#   text hash     76346b56c7f60c2c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

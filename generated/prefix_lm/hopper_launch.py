@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ca3747ceabb45c78
-#   text hash     9a95aa588cee0a93
+#   content hash  e8d5332f3866a1ab
+#   text hash     6f64911cbf1f6680
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

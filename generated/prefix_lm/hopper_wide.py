@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  30e2324f4db32c85
-#   text hash     31fc08efb7e919bd
+#   content hash  a618c181dfcb2921
+#   text hash     92e9aa6e99354988
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

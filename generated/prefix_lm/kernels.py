@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  75fbe7c00870fdd9
-#   text hash     90d478f0ed15c482
+#   content hash  25592a5c253a374e
+#   text hash     936e924af821c67e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0d65144bb2a4f114
-#   text hash     fb6baea0ff5a37b8
+#   content hash  3db5a92014f54f66
+#   text hash     3204c24c7f261f63
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

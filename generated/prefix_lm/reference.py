@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  032ae931cd739649
-#   text hash     7a4d4fff0d8631b5
+#   content hash  d133eeca2c656c9d
+#   text hash     703c9aa8cfe97325
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ab565c25b3e3bc75
-#   text hash     f5bd1ba29c6d880d
+#   content hash  8205ede16cbe5e03
+#   text hash     3dfe03a57f73e1a5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  51b49a8a135ad177
-#   text hash     ce1980a884092987
+#   content hash  6b6580c5d406af89
+#   text hash     9e99a2b84032a00d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

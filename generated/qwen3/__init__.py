@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2b58925a17c3036d
-#   text hash     ac022149dc5f86a7
+#   content hash  14fda2c21201a751
+#   text hash     47f3af7d98d1acaf
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  79ae2f33642f97b1
-#   text hash     ab39faf5047b0e19
+#   content hash  636bd06c0b232ae2
+#   text hash     169efd1a2bd79cdb
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  50e0b604bb77ec83
-#   text hash     8d79ccfb3eb9eca7
+#   content hash  bbb8ff5bae104e5c
+#   text hash     9a8c5a87291927f1
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

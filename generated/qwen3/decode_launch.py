@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  09ef5c3e63c6b925
-#   text hash     540833df02e20c4f
+#   content hash  90bc463e22cb1e5d
+#   text hash     62b3fca8947ce072
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

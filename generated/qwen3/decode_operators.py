@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e144f2dc77db8331
-#   text hash     5ee6f48bd97cc903
+#   content hash  74d8659de2e786f2
+#   text hash     9d5ac9dce69cdbe5
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

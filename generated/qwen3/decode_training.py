@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  421fc30bef9197a5
-#   text hash     a002776862821184
+#   content hash  72eecfd32f345383
+#   text hash     ca6bb8123a3d9a6f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

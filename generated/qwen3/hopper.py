@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ade590c4228cee2f
-#   text hash     08970249a96a29ab
+#   content hash  e2ea195a7a4ca464
+#   text hash     3e3e72a3342df5e5
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b58aab37a1ccc4b9
-#   text hash     3f3056d0d8295f5a
+#   content hash  9f04315dffd76a21
+#   text hash     1da6a27179b081cd
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a45c75978f1fbe6e
-#   text hash     46f57375441f3dda
+#   content hash  56fc5c38566caa70
+#   text hash     4c8b651a5b0b099f
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

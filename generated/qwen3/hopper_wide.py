@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cd0f4aa496e79a7a
-#   text hash     03ebed438fc9727a
+#   content hash  9f1424b8c747550b
+#   text hash     15b8730d84d2d27c
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c12552b3201a7871
-#   text hash     4c797132f4387c76
+#   content hash  3ca3077b339879f0
+#   text hash     8e8f6086ce9e26de
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  696b6797ac066db2
-#   text hash     0bda015db6350e87
+#   content hash  2adc4e8c36fff947
+#   text hash     30261d9d60911cda
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9c04cec21fd83a03
-#   text hash     344b588e65129b71
+#   content hash  350829ee61f7e8e9
+#   text hash     d97d03a2371c292d
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

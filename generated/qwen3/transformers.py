@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b087f26100df8afb
-#   text hash     7e6b19d3796aa249
+#   content hash  f0a45a072bdfdcb2
+#   text hash     eeceaa3ed1921bb5
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  586caa8b497fe443
-#   text hash     57b34b08f4aadf2f
+#   content hash  6ea4cbf7f0f23c25
+#   text hash     9a46113c1410c4b4
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ff91282421f55cb9
-#   text hash     7392cf204055a317
+#   content hash  4d5c3f2bd387218f
+#   text hash     c34537b9048146dd
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9b35d6164a67a4e2
-#   text hash     cea2fc538ef28332
+#   content hash  1d7b516040ccc1d6
+#   text hash     da5da660755a1c36
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

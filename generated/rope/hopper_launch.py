@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1adbe016d50a4543
-#   text hash     1588c47bde61df44
+#   content hash  36980c7aa13c0758
+#   text hash     b8e140569ebb3553
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

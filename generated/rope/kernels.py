@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9f4bad57498505b1
-#   text hash     628a59cb641943c4
+#   content hash  57282b9d71f57ee6
+#   text hash     b5b42158f8940b6b
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  193061c256221f06
-#   text hash     0a8dfbf34c040af4
+#   content hash  05ffafd0c34a319b
+#   text hash     9a791bc06447f32e
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  620b6f656569845d
-#   text hash     0fcae8f624c4a445
+#   content hash  428cca945bd0ff17
+#   text hash     5b8851186de5f1bb
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b5393829bfb11992
-#   text hash     9399bd72adecd31d
+#   content hash  5baaa1c73ba90d9f
+#   text hash     ab88226de13585a3
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

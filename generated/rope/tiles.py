@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  64319bcc3c24f732
-#   text hash     02ba32c3bfce9eeb
+#   content hash  a262c1c59a189859
+#   text hash     5f107e69ef4468e4
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e5253ecf1994f607
-#   text hash     3269e5b8368c2e09
+#   content hash  63c2c9d695df82aa
+#   text hash     e6f4ddb13d12237e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9536a4c06648cb95
-#   text hash     7580570e27f05b84
+#   content hash  936d6ca1e54e495c
+#   text hash     9b4a937429eee2df
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

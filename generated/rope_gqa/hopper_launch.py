@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9d01c019b7bf1f93
-#   text hash     106908f8db17e577
+#   content hash  bb64917226d8c699
+#   text hash     2899163807b2e3ff
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5f3d7d4a3c5b8be1
-#   text hash     4115949aeaae7958
+#   content hash  eb9eb7410b5e0d8b
+#   text hash     9542bcf7258ef055
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7b44f52e569d1059
-#   text hash     ede6754727b9d6ae
+#   content hash  6078825b4658446f
+#   text hash     456c633cc9d70d19
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  65dc95a0b2974809
-#   text hash     d714068c2232475f
+#   content hash  c486d9f4aa8b9c36
+#   text hash     34dd5e290a676cc0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  86f6b432880e0741
-#   text hash     f9ec79397d5f9dcf
+#   content hash  c6e8abf559a52203
+#   text hash     24248d78cc347e72
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

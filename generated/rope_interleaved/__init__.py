@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  45702c547a86893d
-#   text hash     0c99e7911badd71f
+#   content hash  373b5464ed4f4c4d
+#   text hash     2e9032f6510edc8f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

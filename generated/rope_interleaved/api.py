@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  edc97eeea917c36b
-#   text hash     1bb894fba7ca7059
+#   content hash  397a51a8a25e3396
+#   text hash     84b08f037beeac22
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

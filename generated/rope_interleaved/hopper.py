@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0431de226fa5bd00
-#   text hash     709fa4edd0ead465
+#   content hash  d3ee0eefd0a66fab
+#   text hash     7b1f4ad165a48c53
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

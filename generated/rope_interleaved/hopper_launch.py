@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  aea11c82617bc355
-#   text hash     05bd8509b50c9c5d
+#   content hash  f7f5adf5af30ec95
+#   text hash     2523ee46eb2bf369
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5e599fe0f97cddd9
-#   text hash     431202afc2b7ae9e
+#   content hash  1d3e48d680e17564
+#   text hash     8ed1c234069adc56
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0bfdca8e0f0b8098
-#   text hash     85b398a73df7955f
+#   content hash  28d689f278eb7521
+#   text hash     7365de27a1dddec9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

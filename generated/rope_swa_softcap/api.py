@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ceef222f8ce28b7c
-#   text hash     a5d034fe0a64a0f7
+#   content hash  3f89955b06e78e8e
+#   text hash     5105414b6b925b9b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  29368334c2b81239
-#   text hash     9d68a987b6f2cbef
+#   content hash  6cf5d3fe92d64cd8
+#   text hash     98920e147cc71fe4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  36972d031d3dbffc
-#   text hash     edc6d01c915f4abe
+#   content hash  678308581e38eec5
+#   text hash     a084803312a0db96
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4d9a5068b57b5dde
-#   text hash     8ebc30ba973bd8be
+#   content hash  8566fe916a62129f
+#   text hash     ba78ff478fd508cf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

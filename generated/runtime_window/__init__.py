@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ce2dff545504c470
-#   text hash     af2ba9d39ad741e2
+#   content hash  cbd53e4430c3c39a
+#   text hash     188180979e809a2e
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

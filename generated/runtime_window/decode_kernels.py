@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fbd4a40c26453322
-#   text hash     8c6246043dc0c768
+#   content hash  007528fa1be4b72a
+#   text hash     247ae97f826534ea
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  324c53bb52f68f2b
-#   text hash     2945aa3be6873009
+#   content hash  ee15cf4ab3bb260e
+#   text hash     1b2472ded867c34b
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

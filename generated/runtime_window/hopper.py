@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0939da7514ab6626
-#   text hash     10cf9eb03b6add32
+#   content hash  f68aa9e75ca222d2
+#   text hash     5c6682aeaa03bf29
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0b4175233820884a
-#   text hash     a6d88322d7a66b53
+#   content hash  87b581fa47d5dbce
+#   text hash     9748bd3ede2251a2
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  87a3ccca39ed6b62
-#   text hash     fff5b5c04c784041
+#   content hash  a80e24b97c599ddb
+#   text hash     59085dc129cfc7df
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

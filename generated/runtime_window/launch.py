@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b8884a268b719528
-#   text hash     122fcc9cdc319207
+#   content hash  8bb731514f59407e
+#   text hash     58c2f7e7fbde1c7a
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

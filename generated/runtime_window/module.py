@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dac9d56d5db5be71
-#   text hash     9a257ed49082b880
+#   content hash  ca216a7cf673da3d
+#   text hash     9866bff212609244
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

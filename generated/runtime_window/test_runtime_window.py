@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb9cfd7ae154b387
-#   text hash     927e17c27af2eae3
+#   content hash  ce1ca7cb922d2fd5
+#   text hash     b333171629a3d689
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

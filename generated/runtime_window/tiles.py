@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5501249421d8350a
-#   text hash     8f13032f0fd7aab9
+#   content hash  bee0ccc04d066aff
+#   text hash     43072b9439232d17
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8c79481ef097c0be
-#   text hash     7c46636bc10b79f8
+#   content hash  28f8d1d9e83cf2b7
+#   text hash     e7bfd0d64f78469f
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  30edbec669927d8c
-#   text hash     375dd15197e95b5d
+#   content hash  8d21e8fc415bea6a
+#   text hash     164c35e8aed006a3
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

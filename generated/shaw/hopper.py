@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3b134c9019fbcc9e
-#   text hash     5fd8c7014b19fd5e
+#   content hash  14cb8f042f1db624
+#   text hash     1948534a2936efa7
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  393c1a25613d7a66
-#   text hash     2d6d6234f3df71bf
+#   content hash  4dbb72ef2a332059
+#   text hash     0e3e9447bc5d4928
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

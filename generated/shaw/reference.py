@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1cdaccd9b9d14e29
-#   text hash     e41603d5a7c4826d
+#   content hash  5fc6194af9c3e6ed
+#   text hash     73598bffe6041a5f
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ce904e7f10a36717
-#   text hash     83d8275aaa59020d
+#   content hash  add3512663dc8676
+#   text hash     d941e470b5f3d968
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4a7bbada572f4d14
-#   text hash     2a3c2c218b3f6490
+#   content hash  928414b2cd978af4
+#   text hash     206d4b6ff4bc88db
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

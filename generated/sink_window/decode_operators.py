@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d7f1952b138269a8
-#   text hash     0d7a2dbd643e9c7b
+#   content hash  8f4169f2ec2b2e5f
+#   text hash     f349c2af17dbfedf
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

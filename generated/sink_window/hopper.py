@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b6ae2d3cd5cede1a
-#   text hash     bd4821f2cd73ee71
+#   content hash  10848811f7811d56
+#   text hash     f6f4534b2cc2bdc0
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  878abf8c889e4f86
-#   text hash     2a5f224b5cdc9a1e
+#   content hash  d9660b53333c0ffa
+#   text hash     0e9441892dfa9337
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

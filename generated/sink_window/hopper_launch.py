@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7e0d2ad197e05cbb
-#   text hash     a50a6c8992ebd5ea
+#   content hash  0c2a89463d57bc6a
+#   text hash     4bf9a04848c22996
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

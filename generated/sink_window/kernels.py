@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7c230d11c9724b74
-#   text hash     bfe570405b9ab7f5
+#   content hash  5e3b6720ac2bcd53
+#   text hash     8e31aee956c19a24
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

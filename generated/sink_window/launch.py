@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  559ad1894b379679
-#   text hash     00efc722df0a5665
+#   content hash  3d2f4831f42b0bbf
+#   text hash     159d9f754219fad2
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

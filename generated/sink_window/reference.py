@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d4f7621ae8b5d151
-#   text hash     59c9ff9fcf350d16
+#   content hash  651e23e5a1e218b1
+#   text hash     949ad03545c635d2
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  15094cfefb76f159
-#   text hash     ba4c8e5c46972a97
+#   content hash  6d3781db0f37ecb1
+#   text hash     0b12a4c57a211683
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

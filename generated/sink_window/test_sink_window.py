@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ac5c6c918bbd3c95
-#   text hash     49994e6d6264f697
+#   content hash  c73b441aa2fe6e62
+#   text hash     bd86b20cf4858e14
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

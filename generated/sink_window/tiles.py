@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  75000cd5064bc4c8
-#   text hash     d0489cc0f77be495
+#   content hash  159851736f4b9d6f
+#   text hash     1467c4bdd059d411
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

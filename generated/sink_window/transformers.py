@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  eaa426622ee09238
-#   text hash     8ca8385a85e680a1
+#   content hash  a454108128180890
+#   text hash     8c41b7ef26414f31
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cd6ce2630ea760e6
-#   text hash     1cce5cb9dc25c198
+#   content hash  7b3021620ead45f4
+#   text hash     705b99cdbb6aadbf
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6c67e3f5eea87554
-#   text hash     1958bf9050489b1c
+#   content hash  5d41b1a2db34f4cd
+#   text hash     20b4a7dc4d57fc04
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

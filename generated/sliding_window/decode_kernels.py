@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  532f6d6b617f17e6
-#   text hash     84bee8ff194c7387
+#   content hash  af386d4e92d2416c
+#   text hash     9e877b8c10f1c89f
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

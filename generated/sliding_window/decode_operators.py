@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c1a726b3a115d528
-#   text hash     949e782793dc0f75
+#   content hash  41fb6bdc16d461fe
+#   text hash     30fd4075ce10cf5f
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5a2e0188393e5eb7
-#   text hash     c58516af12f5f679
+#   content hash  c26c3f4a4f5c4d2e
+#   text hash     2fb65d664f6ceca0
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

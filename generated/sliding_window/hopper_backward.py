@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cd5c91b08e4374a5
-#   text hash     fd9f39d2e0d0c655
+#   content hash  b9fc039467d39c8d
+#   text hash     b104de20dc6d7a40
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ae04ff488ef91b82
-#   text hash     b7c41d29eac128fe
+#   content hash  d209570c634f2dce
+#   text hash     9478a311f3d0686b
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

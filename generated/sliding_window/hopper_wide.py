@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7e2978b862eb0a4
-#   text hash     e8d28b7790044b27
+#   content hash  e83d7088dbf51560
+#   text hash     ca6c3d51375331b1
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  96968cf90691d2e1
-#   text hash     0871b36612a67f37
+#   content hash  d124beff3a552fff
+#   text hash     a2aaab0e9144bd73
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

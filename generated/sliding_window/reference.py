@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e68cffa59e9bf46a
-#   text hash     6508adace963d9ee
+#   content hash  07e2d5dcef985626
+#   text hash     2a18209d092be36a
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

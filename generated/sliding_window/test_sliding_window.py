@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1930e12bc1141a51
-#   text hash     597f5780aaac8e7a
+#   content hash  db6006cdbe1dfc3a
+#   text hash     061a0cb62725b183
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

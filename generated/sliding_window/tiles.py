@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  363a983195f3875c
-#   text hash     1d2f6b89a0e847f2
+#   content hash  8cc8c97b7f955b27
+#   text hash     9100007329a28809
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d1857a592fc5c243
-#   text hash     e3c909129e8d0fb5
+#   content hash  0f41eaa705b5ffa0
+#   text hash     9d3045be3c120c93
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  42b21bb0b0e52b58
-#   text hash     e7ce049e4a46190a
+#   content hash  b40c0e0c71d7fe79
+#   text hash     ba5d3724f31de062
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ac935f0452aa68a2
-#   text hash     d66d4dc4b56dc6a1
+#   content hash  97617ac4b1cfa7d5
+#   text hash     3e830abb38a43626
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8080e9755e04b7d5
-#   text hash     ab01e0f2d883311f
+#   content hash  ad6e7e26bc4f1696
+#   text hash     259e19812ccc004c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

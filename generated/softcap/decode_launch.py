@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5e89c7060b6cc6e2
-#   text hash     fda45eeff4e7f1af
+#   content hash  61b37e8936d58d2c
+#   text hash     d17553d5e573b145
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

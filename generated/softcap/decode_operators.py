@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8690f2694428928e
-#   text hash     9c82c74b6f53ef38
+#   content hash  72e1a53320db1d14
+#   text hash     e0b7b6cb2f252580
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

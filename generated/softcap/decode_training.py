@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  56f975c188e0836a
-#   text hash     7ed553b7bd8f1d7e
+#   content hash  8e5aac70c874f56b
+#   text hash     a86de79d3959742d
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  876e6bb63231963c
-#   text hash     80c690b2e9d1a0eb
+#   content hash  5f73641adf01ed07
+#   text hash     a592af70ae45080a
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

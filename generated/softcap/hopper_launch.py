@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f0b15c2358f89a3f
-#   text hash     61ca5ff5fb6d2587
+#   content hash  3a65a71558ce32b6
+#   text hash     34175879c97786be
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3029f03a1c7ca796
-#   text hash     9946c72fa692b260
+#   content hash  a34e5c8d01383e8b
+#   text hash     940e05fe46f66778
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1d299a6f0510f16e
-#   text hash     17104a2f541e2b99
+#   content hash  c09603f37fa1f4f6
+#   text hash     5737c8faa676f464
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4ffd98ffabb80529
-#   text hash     04c425056e1bb579
+#   content hash  8c98b0e1ebc4652b
+#   text hash     584fd58d6401eb4d
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  28b55f2c7f2e66c0
-#   text hash     f8e2d90288295159
+#   content hash  c72336cdbaf307b2
+#   text hash     19963554b7f5dc60
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

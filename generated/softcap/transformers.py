@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bed394cc23b414bb
-#   text hash     e3095ce8272667dd
+#   content hash  9768f6200961dd01
+#   text hash     4f64ae3e2295271e
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

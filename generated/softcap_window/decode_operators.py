@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cd585ae231ddfbd3
-#   text hash     b15e37080d4d50a6
+#   content hash  7774d2718af9efba
+#   text hash     134c071ec51d7479
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

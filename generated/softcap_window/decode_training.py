@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f4bbc66c2e5cbfab
-#   text hash     ff435f05a11e3f6f
+#   content hash  e81b658ceb8c6601
+#   text hash     e7224ed997d116c8
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  efbd200ebcffeaec
-#   text hash     d89dbc392568b651
+#   content hash  0dc4c54a1c9366bd
+#   text hash     0fdbd0936632b66c
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c3f54528ebe5126e
-#   text hash     a4a06a2e1c9208dc
+#   content hash  d2b854aa7e81927a
+#   text hash     53c89c0a657c90c9
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e610fbe3b40cacd4
-#   text hash     d682e76f8ec6f46d
+#   content hash  f7b918ea519431d6
+#   text hash     6d2b2615bb42a47d
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  58c8c16827b8b675
-#   text hash     ad73d201729186cb
+#   content hash  6fe7c02ffdfb9a31
+#   text hash     15f71972fc229978
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

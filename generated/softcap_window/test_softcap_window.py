@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a0c1dd1e2c0486b2
-#   text hash     1ba161eec7d41b1b
+#   content hash  46f43fe0c6f2afe5
+#   text hash     64e66b37a19ff31c
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e3b94e081865ac7a
-#   text hash     e67b0a9ed564a357
+#   content hash  76cfc9f9830fe0a2
+#   text hash     e6b67626638788fa
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

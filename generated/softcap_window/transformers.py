@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  08def5147600bd4e
-#   text hash     0cf182932ff96953
+#   content hash  fa843643d73d2958
+#   text hash     f022bdf68859508c
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d02210a551121eaa
-#   text hash     1d6fe3717805a2dd
+#   content hash  ac9bf694ac103229
+#   text hash     6adbc22f49ddf509
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

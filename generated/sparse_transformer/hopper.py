@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  939c5a5149ba3630
-#   text hash     5c29a29753b2b610
+#   content hash  5e0f8a360f178b30
+#   text hash     a4cc1af930258097
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  84e0f71e91739be5
-#   text hash     9da3466525beb482
+#   content hash  c68e53bee3396e20
+#   text hash     de95096afd6e1e5b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8f6e5c493d530988
-#   text hash     cb6740b9fbc3dabc
+#   content hash  bda972f43bd0ba57
+#   text hash     2464bce6cdfaf02a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

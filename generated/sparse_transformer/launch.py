@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0b9e8fe4b8aa2ecd
-#   text hash     4bf5971905153f80
+#   content hash  4519dcdc3327763e
+#   text hash     5a0548d4f8dc439f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7af440e65f05d231
-#   text hash     30ce6b31ebe686eb
+#   content hash  a47d3b7c60b96aa2
+#   text hash     f54c9f5c3f60a135
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

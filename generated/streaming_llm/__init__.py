@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c1d9da96ace73407
-#   text hash     453496eb2c4762bb
+#   content hash  7229f3fcf9b79d15
+#   text hash     de0df3c52d34f5d8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7da81f7b9994e69f
-#   text hash     f7d35e63e2a2ea2e
+#   content hash  118b7f7d7e6efcb3
+#   text hash     aed67ced9b9ded28
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

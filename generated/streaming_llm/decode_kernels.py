@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  41f0c9fa9c5350a4
-#   text hash     21f4448994000efa
+#   content hash  0792e29801fd41e0
+#   text hash     2098fcfc92e8b2f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

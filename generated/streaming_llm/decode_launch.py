@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8ba0c287c6cbf0dd
-#   text hash     6b448d2c35a8d57d
+#   content hash  27d3fd7e96ad9f0f
+#   text hash     2d980d549809f3df
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

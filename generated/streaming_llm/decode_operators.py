@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cd9a46b6b72f7256
-#   text hash     3a5dc7b0ec35d101
+#   content hash  d89d0bae4cbea115
+#   text hash     161d85200dad801b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

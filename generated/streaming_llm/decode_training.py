@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  47ec47187b5327df
-#   text hash     649b4e43cac9ea1c
+#   content hash  c04889e6dfd793a9
+#   text hash     12ce430e47acb67d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e96806e32dc3f3c3
-#   text hash     da40a75a6c55dfa2
+#   content hash  c5bdbeba3022ee52
+#   text hash     4c4c9f19d850a9a9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e25897044ff4caf0
-#   text hash     f5534cbddf33e368
+#   content hash  2ac21ee806ed08f2
+#   text hash     c5ec9c5af34d6606
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  efaf1f74611e2e2f
-#   text hash     dbb04e7e453ee83f
+#   content hash  dc4912b6df0448c4
+#   text hash     d9df1bc9e9967cc0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  721f5d442f7cae03
-#   text hash     8ba6ed04a9864d63
+#   content hash  18b473c8f007fac3
+#   text hash     3f87f4e0209045c9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

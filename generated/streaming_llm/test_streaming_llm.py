@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7aefe829fc2e97b0
-#   text hash     cbaee042f53ba87a
+#   content hash  465f6a7430f5e6aa
+#   text hash     bb21011e4f7f47f5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

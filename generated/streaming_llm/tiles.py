@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7bb55d96fd27d19d
-#   text hash     506fc1fc830eeb99
+#   content hash  50bc014b0ead3dab
+#   text hash     deed5f7a1761b4e3
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c5d3da0c00f18c01
-#   text hash     59879630c81f53ca
+#   content hash  ba6f65aaca801f20
+#   text hash     895cd181c8a37d98
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

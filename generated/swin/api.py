@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  10230df5dc3db421
-#   text hash     67de5822467831e8
+#   content hash  7f694652976fe23e
+#   text hash     abbd05319ab90812
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  67552611eb319f39
-#   text hash     b9001bbc1b19ae4d
+#   content hash  4627d4d01f963cc8
+#   text hash     30b5a6b645269ee6
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6f8d2bd688bb4254
-#   text hash     7ea7952cb5490023
+#   content hash  0ad89da8a549ff04
+#   text hash     386540f8607faa33
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

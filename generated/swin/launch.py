@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c31c9c4e23b58b9a
-#   text hash     748a3b01e0ac811c
+#   content hash  d3d97bf618c9ff1b
+#   text hash     569de88d4b80d5a9
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6b691cb7e2f76a7d
-#   text hash     f68dc62dcf86a4e6
+#   content hash  107851db432c2f55
+#   text hash     e30123c5072bf85c
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

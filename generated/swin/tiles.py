@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3b6b15cfd1d3e530
-#   text hash     5bf6399394815f7b
+#   content hash  729bfbfa1f598684
+#   text hash     fa882566e990f16f
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3b46689889ba75e8
-#   text hash     895e60a14c9f113b
+#   content hash  96eeee09708c2994
+#   text hash     2c64bebd76268919
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4282bb2cbb46836d
-#   text hash     a4094978a25d7c7c
+#   content hash  753999228b1097cf
+#   text hash     23ada7a9c63894ae
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b6746aa1f3434b7a
-#   text hash     217b6c9beaea7610
+#   content hash  0feabc4d388d30dc
+#   text hash     e2fa9b4fa1e7405e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

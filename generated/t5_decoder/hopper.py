@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3cdbc9c617d6d87f
-#   text hash     9ba0f6bcd246d7d8
+#   content hash  29230477978a6ca1
+#   text hash     96e5e922a0f77bf7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

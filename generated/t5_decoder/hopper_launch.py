@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  df9530956fa5e12e
-#   text hash     1f3bd383bd43023a
+#   content hash  eaa17a787e9039cd
+#   text hash     74e8292db5fcfd65
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

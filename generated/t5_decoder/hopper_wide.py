@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7fdce1941e7fdd55
-#   text hash     4d9a29c8c7bce767
+#   content hash  4066a0397c29c054
+#   text hash     9e7aaea326587603
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  66fde8126f92ecec
-#   text hash     aeab2764cc05ab03
+#   content hash  19051b7938789973
+#   text hash     e2f9e586e8a6d2d7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

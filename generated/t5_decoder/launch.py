@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d989eac80918f81c
-#   text hash     0a9e2d2f0c4a6437
+#   content hash  6af71f40d3624543
+#   text hash     aad45a059cd6afb7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b31a4d0ee32cbba3
-#   text hash     56a4600b840fd10e
+#   content hash  096fb8b6a8b2ebe2
+#   text hash     ff2a36d2e52eafb8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  40dec2f4681d7578
-#   text hash     1dab17df965869d9
+#   content hash  3d44fa1413e1b351
+#   text hash     24c2b05e2d0db51c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

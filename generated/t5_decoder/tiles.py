@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b5d05e14a1af9f89
-#   text hash     c6f4486a981fe5e2
+#   content hash  cfa63b9b2396a4f6
+#   text hash     aa2138bb06290475
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

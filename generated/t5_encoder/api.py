@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d12f26c60baa9dcb
-#   text hash     dd6e78136f3053cc
+#   content hash  35d91f49a43389eb
+#   text hash     dad2ee6ded90a369
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

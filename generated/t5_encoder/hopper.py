@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5f6b9fededfc514d
-#   text hash     22fbe89f66053e6a
+#   content hash  e3bcb9ba104ee320
+#   text hash     1f44136a57eada74
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d375e781211315e3
-#   text hash     0c30b885d34aab1e
+#   content hash  49ce479bea99a390
+#   text hash     5788bac09672b1c5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3ac64282efd93c26
-#   text hash     12b1f56c90b447c4
+#   content hash  cd3d37b737b81ddd
+#   text hash     fc6953128b96adef
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  62341b5c0012bbe7
-#   text hash     a9f5f467c4acc03f
+#   content hash  93dc5b198b0aafec
+#   text hash     58fe434e376db92c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a45234d34180c926
-#   text hash     918b516f863a2ef6
+#   content hash  0279ade6f9cf3844
+#   text hash     9eeacd56f065971d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

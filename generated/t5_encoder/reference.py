@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b7d3b5e1ed9e547e
-#   text hash     be44c21dab015a52
+#   content hash  bf624622f48b1cec
+#   text hash     2dd0b6117c40d906
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  82dddab30a731648
-#   text hash     d6d462114d2a4988
+#   content hash  f77a809c13c7cf6a
+#   text hash     6160489ac9566c0b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1ceb0b57ebacf0d6
-#   text hash     365a5dc9e01aa317
+#   content hash  a3254d2bd0e4867c
+#   text hash     f0b22d869b4619a9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

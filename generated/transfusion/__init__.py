@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6e6b6496d402a141
-#   text hash     4ff3b6f0942744e3
+#   content hash  8d162131628af578
+#   text hash     d0c99281756a3cb5
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a527c42603353855
-#   text hash     db3be4dc1b107cbf
+#   content hash  b64e5fcd0b7b0378
+#   text hash     bda2e9d7022937c0
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  33dae9ab6a76065f
-#   text hash     09235dfca27d67e6
+#   content hash  ea6bca0feba2f09e
+#   text hash     4ea1022c878bfd95
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

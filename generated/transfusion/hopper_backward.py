@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  962cf340afdc3db3
-#   text hash     1d2bf8088e255759
+#   content hash  f56ec1766fdcf3e9
+#   text hash     eedea2f394fe3494
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

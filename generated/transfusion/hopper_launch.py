@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0b0c546f43de1fe3
-#   text hash     94f1a496556820e7
+#   content hash  1c44e76a163df57c
+#   text hash     53d25148a022891a
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  62268383e5e2cafe
-#   text hash     a97c7257c4e683bc
+#   content hash  ecbcba76e481de19
+#   text hash     74c205a57f1c1940
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b70b037d983001fd
-#   text hash     a2a94dd5a98938e9
+#   content hash  75ef0f71a5cb65aa
+#   text hash     ddd1ebe5dd046d30
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f62e90a6cfb7228e
-#   text hash     071c5b23eae0bcb2
+#   content hash  ba4a637ddeca1d19
+#   text hash     771e65d835df46d9
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

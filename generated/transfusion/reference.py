@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2b6e5d30230dab65
-#   text hash     23961fcc15af2622
+#   content hash  479bc0dbf0596e85
+#   text hash     953bb8acfd0be1ba
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

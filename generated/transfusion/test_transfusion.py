@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d4d6a6f04494b90e
-#   text hash     8516f90ef3b68db6
+#   content hash  c214c2b38acb1fc2
+#   text hash     a2be86bcfea6cd09
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

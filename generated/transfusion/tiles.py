@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4258d3fc387945b3
-#   text hash     4d6ca5e7918b837c
+#   content hash  01adb2278754f172
+#   text hash     df2251d95bf9d3ca
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4c425f7be40cc465
-#   text hash     ce851bd7ae2c2ef6
+#   content hash  8a1822f62b8d609c
+#   text hash     1a059f14e5ee8071
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

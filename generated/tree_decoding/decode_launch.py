@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  074bf6a7357e51f2
-#   text hash     fe464713af78e0ea
+#   content hash  2da9d99b1163dc11
+#   text hash     653ae4bec03ade89
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a2c12e4930689438
-#   text hash     159dd35664c692ee
+#   content hash  51745d195cd8306a
+#   text hash     1b0cd302f6798bdf
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

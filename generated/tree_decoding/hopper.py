@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8820261bccec1c87
-#   text hash     d22b7a6eb6ea8358
+#   content hash  019c50a259779085
+#   text hash     ed7ab57d26aef820
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

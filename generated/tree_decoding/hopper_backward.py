@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  57dde68f90736eae
-#   text hash     e26089ddc9d0a273
+#   content hash  007e90a790407e5e
+#   text hash     0d57958d0a982804
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8df18a583ad442a5
-#   text hash     7e27e0343a7bb239
+#   content hash  824a1f9d896c7062
+#   text hash     03f4ea587426941f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  91580f93b12773aa
-#   text hash     2eb54e85fab11dea
+#   content hash  f87085c7f483c96e
+#   text hash     16395f2b81710705
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

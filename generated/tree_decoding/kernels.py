@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7a2bf4cef6a915fa
-#   text hash     ea1f3cdb482a530c
+#   content hash  81d7b118951eb01c
+#   text hash     13d05ea8258eb4cf
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

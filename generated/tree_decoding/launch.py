@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  da4d21b09df08faa
-#   text hash     2eadb82d127854f7
+#   content hash  2e347257ba1bdc4f
+#   text hash     f705e58cd97d1fcb
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

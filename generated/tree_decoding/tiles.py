@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cad4f3ae056995fe
-#   text hash     32c45734e3aee37c
+#   content hash  93b5ee2ef8436d24
+#   text hash     3e09fbc51fca2819
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -145,11 +145,19 @@ def padded(side: str, batch: int = 2, length: int = 11) -> tuple[torch.Tensor, t
     return torch.randint(2, 40, held.shape) * held, held
 
 
-def agree(model: Any, name: str, shown: torch.Tensor, call: Callable[[Any], torch.Tensor]) -> None:
-    """Asserts that the results of a call at shown tokens, and all gradients, are those of `eager`."""
+def agree(
+    model: Any, own: str | Callable[[Any], str], shown: torch.Tensor, call: Callable[[Any], torch.Tensor]
+) -> None:
+    """Asserts that the results of a call at shown tokens, and all gradients, are those of `eager`.
+
+    `own` is the name of an attention, or the function that gives it to the model.
+    """
     found = []
-    for implementation in ("eager", name):
-        model.set_attn_implementation(implementation)
+    for implementation in ("eager", own):
+        if isinstance(implementation, str):
+            model.set_attn_implementation(implementation)
+        else:
+            implementation(model)
         model.zero_grad()
         values = call(model)[shown.bool()]
         torch.manual_seed(2)
@@ -521,6 +529,53 @@ def test_t5_has_its_bias_and_crosses_from_decoder_to_encoder(module: Callable[..
         found.append(model.generate(ids, attention_mask=held, max_new_tokens=4, **more))
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+T5_TABLE = "heads: equal\nscore: [relative_bias: {buckets: 8, max_distance: 10}]\nexports: [transformers]\n"
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("side", ["left", "right", "nothing"])
+@pytest.mark.parametrize("kind", ["T5", "MT5", "UMT5"])  # the last one has a table in each layer
+def test_encoders_like_t5_give_their_tables(kind: str, side: str, module: Callable[..., ModuleType]) -> None:
+    # with larger weights, gradients of UMT5 in float32 are off by 3e-4
+    model = Family(f"{kind}EncoderModel", "", {"initializer_factor": 1.0}, T5_TINY, f"{kind}Config").made()
+    (ids, held), own = padded(side, length=33), module("tabled", T5_TABLE)
+    mask = {} if side == "nothing" else {"attention_mask": held}
+
+    def call(model: Any) -> torch.Tensor:
+        states: torch.Tensor = model(ids, **mask).last_hidden_state
+        return states
+
+    agree(model, own.patch, held, call)
+    assert own.patch(copy.deepcopy(model)) == own.patch(model) == model.config._attn_implementation
+    own.unpatch(model)
+    agree(model, "sdpa", held, call)  # its own bias again
+    with pytest.raises(ValueError, match="tabled: expected a model that is patched"):
+        own.unpatch(model)
+
+
+@pytest.mark.usefixtures("on_device")
+def test_tables_that_are_not_the_specs_are_refused(module: Callable[..., ModuleType]) -> None:
+    own = module("tabled", T5_TABLE)
+    whole = Family("T5Model", "", tiny=T5_TINY, config="T5Config").made()
+    with pytest.raises(ValueError, match="tabled: at a distance of -1 the layer reads entry 0, the spec 5; encoders"):
+        own.patch(whole)
+    assert own.patch(whole.encoder) == own.register()
+    other = Family("T5EncoderModel", "", {"relative_attention_num_buckets": 10}, T5_TINY, "T5Config").made()
+    with pytest.raises(ValueError, match="tabled: the layer's table has 10 entries, the spec's 8"):
+        own.patch(other)
+    far = Family("T5EncoderModel", "", {"relative_attention_max_distance": 30}, T5_TINY, "T5Config").made()
+    with pytest.raises(ValueError, match=r"tabled: at a distance of -?\d+ the layer reads entry \d, the spec \d"):
+        own.patch(far)
+    with pytest.raises(ValueError, match="tabled: expected a model with a table of biases, as T5 has, got a Llama"):
+        own.patch(Family("LlamaModel", "").made())
+    layer, q, k = SimpleNamespace(is_causal=False), torch.randn(1, 2, 9, 16), torch.randn(1, 2, 5, 16)
+    for bias in (None, torch.zeros(1, 2, 9, 9)):
+        with pytest.raises(ValueError, match=r"the layer has no bias or one of all pairs: `patch\(model\)` has layers"):
+            own.attend(layer, q, q, q, None, position_bias=bias)
+    with pytest.raises(ValueError, match="tabled: the layer has 9 queries and 5 keys, the spec reads both at"):
+        own.attend(layer, q, k, k, None, position_bias=torch.zeros(2, 8))
 
 
 @pytest.mark.usefixtures("on_device")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..expressions.inputs import Input
 from ..language.exports import LOADED_WORDS
 from ..language.spec import Spec
 from ..plan.arguments import Argument
@@ -37,12 +38,16 @@ class Transformers:
     result: str  # text that turns the output of `attention` into the layer's
     windows: bool  # whether models may request masks that hide early keys
     rotates: bool  # whether q and k may be rotated inside attention
+    placed: bool  # whether queries of layers that see all keys are the same tokens as keys, at known positions
+    table: str  # the keyword of a bias that layers like T5's may give as a table; "" if there is none
+    entries: int  # how many it has
     decodes: bool  # whether a few new tokens may attend to a cache with `attend_with_cache`
     by_row: bool  # whether that counts some input's keys from a sequence's first one, and `attention` from row 0
 
 
 def build(spec: Spec, arguments: Sequence[Argument]) -> Transformers:
     """Prints the arguments of a layer as those of `attention`; `arguments` are the plan's."""
+    table = _table(spec)
     passed = tuple(
         (a.name, _passed(spec, a)) for a in arguments if (spec.layers.seen, a.name) != ("prefix", "prefix_len")
     )
@@ -52,15 +57,28 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> Transformers:
         _rows(spec),
         tuple(_checks(spec)),
         passed,
-        any(text.startswith("_keyword") for _, text in passed),
+        any("_keyword" in text for _, text in passed),
         spec.layers.moves,
         ".transpose(1, 2).flatten(0, 1)" if spec.packed else ".transpose(1, 2)",
         "torch.unflatten(out, 0, query.shape[:3:2])" if spec.packed else "out",
         spec.layers.seen != "all",
         spec.rope is not None,
+        _placed(spec),
+        table.name if table else "",
+        table.sizes[0] if table else 0,
         "decode" in spec.exports,
         any(x.per_key and not PAGED.holds(x) for x in spec.inputs),
     )
+
+
+def _table(spec: Spec) -> Input | None:
+    """The bias that layers may give as a table; those whose heads are rotated have none."""
+    return None if spec.rope or spec.packed else spec.layers.table
+
+
+def _placed(spec: Spec) -> bool:
+    """True if terms read positions of queries in layers that see all keys, those of an encoder."""
+    return spec.layers.seen == "all" and spec.layers.reads_q
 
 
 def _rows(spec: Spec) -> str:
@@ -92,6 +110,15 @@ def _checks(spec: Spec) -> Iterator[Check]:
         yield Check("s_aux is not None", "the layer has sinks, the spec none: it needs sink: true")
     if said.bias:
         yield Check("position_bias is None", "the spec adds a bias, the layer has none")
+    elif _table(spec):
+        told = (
+            "the spec reads a table, the layer has no bias or one of all pairs: `patch(model)` has layers give theirs"
+        )
+        known = "position_bias is None or" if _placed(spec) else "position_bias is not None and"
+        yield Check(f"{known} position_bias.dim() != 2", told)
+        if _placed(spec):
+            told = "the layer has {query.shape[2]} queries and {key.shape[2]} keys, the spec reads both at one position"
+            yield Check("query.shape[2] != key.shape[2]", told)
     else:
         yield Check("position_bias is not None", "the layer adds a bias, the spec none: it needs the term bias")
     if not spec.dropout:
@@ -115,6 +142,8 @@ def _passed(spec: Spec, argument: Argument) -> str:
         return f"{_NO_WINDOW} if sliding_window is None else sliding_window"
     if name == "bias" and spec.layers.bias:
         return "position_bias"
+    if (table := _table(spec)) and name == table.name:
+        return "position_bias" if _placed(spec) else f"{_keyword(argument)} if position_bias is None else position_bias"
     if name == "sinks":
         # a sink of -inf equals none, which some layers of a model may have
         return 'query.new_full(query.shape[1:2], float("-inf")) if s_aux is None else s_aux'
@@ -123,6 +152,12 @@ def _passed(spec: Spec, argument: Argument) -> str:
     if name == "seed":
         # from the CPU's generator: checkpointing draws the same number again, and nothing waits for a GPU
         return 'int(torch.randint(2**62, (), device="cpu")) if dropout else None'
+    return _keyword(argument)
+
+
+def _keyword(argument: Argument) -> str:
+    """Text of a keyword of the model's forward."""
+    name = argument.name
     if argument.absent:
         return f'kwargs.get("{name}")'
     return f'kwargs.get("{name}", {argument.value})' if argument.value else f'_keyword("{name}", kwargs)'

@@ -157,7 +157,7 @@ def _no_layers(spec: Candidate) -> Iterator[str]:
         yield "models rotate the halves of whole heads: rope: {layout: half}"
     if spec.packed and spec.layers.seen == "prefix":
         yield "prefix_lm needs the dense layout, as layers pass prefixes per batch entry"
-    if spec.layers.seen == "all" and spec.layers.reads_q:
+    if spec.layers.seen == "all" and spec.layers.reads_q and not spec.layers.table:
         yield "terms that read q need a causal spec, as other layers do not pass the positions of their queries"
 
 

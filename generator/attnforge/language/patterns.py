@@ -62,6 +62,13 @@ def bias(score: Node, inputs: Collection[Input]) -> bool:
     return given and score == Node("+", (SCORE, Node("input", (), "bias")))
 
 
+def table(score: Node, inputs: Collection[Input]) -> Input | None:
+    """The input of `score + table[...]` that has one number per head and entry, whichever entry is read."""
+    if score.op != "+" or score.args[0] != SCORE or score.args[1].op != "input":
+        return None
+    return next((x for x in inputs if x.name == score.args[1].value and x.kinds == ("head", "size")), None)
+
+
 def _number(node: Node) -> Number | None:
     if node.op == "option":
         return str(node.value)

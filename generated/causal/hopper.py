@@ -1,14 +1,15 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  21ee39c0d8f750bf
-#   text hash     dcd5ae5ecddad3c0
+#   content hash  b78cfbf0f0a9d3f9
+#   text hash     f387b70c99984a50
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
 Programs take items in turn. An item is a tile of BLOCK_M queries, or a pair of a late and an early tile. Late tiles of
-a group of heads come first; if all tiles have the same amount of work, one head follows the other. In each program one
-warp loads, and each worker, a group of four warps, computes 64 of the queries:
+a group of heads come first; if all tiles have the same amount of work, one head follows the other. In a call that
+leaves rows out, tiles are ranked by their work. In each program one warp loads, and each worker, a group of four warps,
+computes 64 of the queries:
 
     load_tiles   waits until a buffer stage is free, then has the next tile of keys or values copied into it
     work         for each tile of keys: issues the product for its scores and, without waiting, the product that adds

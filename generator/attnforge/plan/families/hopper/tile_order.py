@@ -99,8 +99,9 @@ def _in_turns(tile: tuple[Statement, ...], again: bool) -> Order:
         "load_frame": "in_turns",
         "words": """\
 Programs take items in turn. An item is a tile of BLOCK_M queries, or a pair of a late and an early tile. Late tiles of
-a group of heads come first; if all tiles have the same amount of work, one head follows the other. In each program one
-warp loads, and each worker, a group of four warps, computes 64 of the queries:""",
+a group of heads come first; if all tiles have the same amount of work, one head follows the other. In a call that
+leaves rows out, tiles are ranked by their work. In each program one warp loads, and each worker, a group of four warps,
+computes 64 of the queries:""",
         "arrivals": "1",
         "places": ", asked, asked_ready" if again else "",
     }

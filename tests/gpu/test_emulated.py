@@ -472,6 +472,8 @@ BY_DISTANCE = {
     "score: [relative_bias, {expr: 'score + place * k'}]\ninputs: {place: {axes: [head]}}": True,
     "score: [relative_bias]\ndropout: true": True,
     "score: [relative_bias]\nmask: [segments]": True,
+    # a part that reads nothing of the head of keys but its number
+    "score: [{expr: 'score - sqrt(q - k) / (2 + kv_h)'}]\nmask: [causal]": True,
 }
 
 

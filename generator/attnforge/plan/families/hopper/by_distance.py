@@ -138,7 +138,7 @@ class Table:
             Parameter(f"{self.name}_stride_head", "i32", f"runtime.stride({parts[0].given}, 0)"),
             Parameter("first", "i32", "first"),
             Parameter("last", "i32", "last"),
-            *(own.constants("GROUP") if "kv_h" in reads(loads) else ()),
+            *(own.constants("GROUP") if "GROUP" in read else ()),
             Parameter("BLOCK", "constexpr", str(BLOCK)),
         )
         named = names(*(part.given for part in given))

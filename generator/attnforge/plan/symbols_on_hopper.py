@@ -82,7 +82,8 @@ def forward(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "early, half", "index of the early tile of an item; which tile of the item is current: 0 for the late one"
         yield (
             "ranked_ptr",
-            "number of tiles of queries with rows that count, then entry and tile of each; None if no row is left out",
+            "number of tiles of queries with rows that count, then entry and tile of each; None if no row is left out, "
+            "or for a single batch entry",
         )
     yield "STAGES, Q_STAGES", "number of stages of the buffers of keys and of values, and of the buffer of queries"
     yield "queries, buffers", "the buffer of queries, and the buffers of keys and of values, with their barriers"

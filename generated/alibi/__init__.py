@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  19bdd1bfa16d5608
-#   text hash     cd9d1f0dc49e678e
+#   content hash  7ce2259e03ef041c
+#   text hash     2bc2aa3363e64f71
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

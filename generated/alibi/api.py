@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fc7fd535e925fa25
-#   text hash     540bdd76aa2f668a
+#   content hash  8aed68dcaaf08894
+#   text hash     fec6deadebd47321
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

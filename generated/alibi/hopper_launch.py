@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a76f77f821169a51
-#   text hash     0ba66f6fe13f6d3e
+#   content hash  2d9fe0e009380fe3
+#   text hash     16fa315bf562c9fd
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

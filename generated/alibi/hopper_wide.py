@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  17ad3eb77643608c
-#   text hash     c63d0df0e7733fdf
+#   content hash  33655501c7474fc4
+#   text hash     0e6f6b04dd0b99ac
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  329ca425f7f03f05
-#   text hash     f2ce17b4a214e79c
+#   content hash  2e4f5d502d625d19
+#   text hash     1bfcb784247e5a03
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

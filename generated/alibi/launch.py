@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  da2baec653639b57
-#   text hash     9ecb6526517da4e0
+#   content hash  58acee2235f8a43c
+#   text hash     4937494d3a9dcc1f
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

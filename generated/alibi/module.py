@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d13501f082ec79f3
-#   text hash     520f92d2539d561f
+#   content hash  ed360a820b4be817
+#   text hash     457bb587308b36e3
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3234c58f7baa2c56
-#   text hash     56bb9970f6b4c7ec
+#   content hash  49d713e8f0f43bec
+#   text hash     4096ca1fab7a4a3d
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  51a257a766aa18cd
-#   text hash     1b76aa9fdb5d0d16
+#   content hash  aa9612717e4b634d
+#   text hash     60df4d714022a661
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

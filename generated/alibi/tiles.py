@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  90555abb98d5a22b
-#   text hash     12eb3c2009baf590
+#   content hash  8360065dba18f413
+#   text hash     4af728fa5ee06e7a
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f88ba36fa22bfe93
-#   text hash     b5933e61b4fb4726
+#   content hash  16b9c97a2658528d
+#   text hash     f81cacf1e4020ed2
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

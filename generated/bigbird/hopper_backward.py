@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4e411baa6b2d0eec
-#   text hash     672f1e732c2d157a
+#   content hash  61ea84f8b6f3baf1
+#   text hash     ba324b995688518a
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

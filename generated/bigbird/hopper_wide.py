@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c10cfa4ea44b1585
-#   text hash     ec34df3a684d16bf
+#   content hash  32a44fc134344450
+#   text hash     12700a7fc0ffd1d0
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

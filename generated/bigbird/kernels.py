@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  10eccd81f10c4fa1
-#   text hash     b1d6ee128c5e01b3
+#   content hash  8eb829611556d277
+#   text hash     71df4d5567145a93
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

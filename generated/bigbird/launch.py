@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ac4eb1b0770f5f1c
-#   text hash     8bb5d60aaddd6633
+#   content hash  a5d11e4c4e3c929e
+#   text hash     0f7234b2a8eb325d
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

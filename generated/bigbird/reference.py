@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b995b5036a3836c3
-#   text hash     15ec35fdd12adb61
+#   content hash  ff16c4b90e005834
+#   text hash     b1dad791922cc87b
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

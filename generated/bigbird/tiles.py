@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c481ad2795dd0274
-#   text hash     cdebca0e95f9fea1
+#   content hash  89df5496eba0e746
+#   text hash     1bb5a22e5b62d96d
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

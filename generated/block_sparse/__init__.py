@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3368269902eff812
-#   text hash     3c8089a8f0c26a6c
+#   content hash  62bab2653074b593
+#   text hash     002e1b886a2d412c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

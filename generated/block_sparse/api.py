@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4f10edd696b0e11f
-#   text hash     a33185db748d11c1
+#   content hash  758478b9b4849b3b
+#   text hash     013283487770f810
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  256d49635bc125d2
-#   text hash     91bc4b07aed8bbb5
+#   content hash  212a395e1b46465a
+#   text hash     8c2e40910e9ab1b9
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

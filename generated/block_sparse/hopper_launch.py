@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f87d66164026347d
-#   text hash     e24b6804b46f3ec4
+#   content hash  4642ed6d7883826d
+#   text hash     23ecc0452ca25473
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4c3d319e6c49462f
-#   text hash     f3342473bdffd941
+#   content hash  7aacbd3bc43240e1
+#   text hash     d83fb972046f6470
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c869be3d6cbd9247
-#   text hash     ad86b6614a425333
+#   content hash  4a9ea455340dd088
+#   text hash     bc545bb42a0f3470
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

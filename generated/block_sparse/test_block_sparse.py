@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8bb7d73ede4d2c15
-#   text hash     0fff7275c79d3e67
+#   content hash  b09e5b9d659e933e
+#   text hash     129533a67486a521
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1cd739eafb7392e3
-#   text hash     08dfbb76dcd12c42
+#   content hash  f5fbc90c723421bc
+#   text hash     4a45080f93cd42c7
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

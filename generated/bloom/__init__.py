@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e0071128480d99c9
-#   text hash     19db30a2e7913ad5
+#   content hash  f0d893bf64601c32
+#   text hash     c8b8a0f4bf6bea6b
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b836515c7465238c
-#   text hash     8c8fcf8aa6bcc80f
+#   content hash  703d599047b8a499
+#   text hash     b89809eeea17fb5b
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

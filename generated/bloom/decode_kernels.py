@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b4d2ef35d4ddb78b
-#   text hash     c55f66715177dcbe
+#   content hash  33620f6325b3bb94
+#   text hash     1427b238e19b15cd
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  82b15561ddb7e9de
-#   text hash     b90235c02959dcd0
+#   content hash  2a650628ab5aaab8
+#   text hash     4bc86d78320e8089
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3e6d2d0475245141
-#   text hash     7eb5305ecffca417
+#   content hash  7ed3e5e803ec0eb2
+#   text hash     84b9d4a789be4c8b
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 
@@ -111,7 +111,8 @@ def _of_call(call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqle
     v = keys_of(v_cache)
     # the same as `find_entries` of padding.py for such lengths
     entries = torch.stack((none, q_len, first_key, k_len, begin), 1)
-    found, lse = launch.attend(queries, k, v, entries, in_slopes, scale)
+    with runtime.portable():  # on Hopper GPUs distances count from a row's tile, and its bits depend on that
+        found, lse = launch.attend(queries, k, v, entries, in_slopes, scale)
     lse = launch.natural(lse)
     if cu_seqlens_q is None:
         return found.view(call.out), lse.squeeze(2).t().contiguous() if q.dim() == 3 else lse

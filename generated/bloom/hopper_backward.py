@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4d770469c6511168
-#   text hash     111973c6ec55fde3
+#   content hash  75148479a2bbf3e2
+#   text hash     e8b07f468c9c9856
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

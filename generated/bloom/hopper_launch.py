@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  74d181a35efe7ecf
-#   text hash     6762fb9eb217df66
+#   content hash  5a67c395b6ef29d2
+#   text hash     8f38874bf80b97a0
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

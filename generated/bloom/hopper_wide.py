@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8d42143a5b05743e
-#   text hash     fd1c7508aeb0b823
+#   content hash  9fcdfc1203fe6605
+#   text hash     becc4694ad691a62
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

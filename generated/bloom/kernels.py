@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  571ccff6142cdc1f
-#   text hash     e46c512f7eaee981
+#   content hash  4bc987a1ba92fa20
+#   text hash     712387fdf4fc9516
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

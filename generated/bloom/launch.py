@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  56fb797154520283
-#   text hash     7d1566a9946ef75f
+#   content hash  c0131c3f4e1a4639
+#   text hash     1f1f1cce259a4cbd
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

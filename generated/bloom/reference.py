@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  720495680ad072ed
-#   text hash     92a1e0997dcbe6c2
+#   content hash  7b60b13d793a4788
+#   text hash     e6cd73e84111707a
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

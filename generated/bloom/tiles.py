@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3e0ad7ecd14e6ceb
-#   text hash     411e352c2c34cfb0
+#   content hash  00f0a9c3e429a03f
+#   text hash     b53732c378ff6cb9
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  993d2223623645d2
-#   text hash     709d29ce510a257d
+#   content hash  6f87debc7e4d0485
+#   text hash     e0fed2eaeba9dfe3
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

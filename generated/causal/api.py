@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7cedce10d468bd5e
-#   text hash     fccc46a9b1448f60
+#   content hash  f90403849b10994b
+#   text hash     0d795cf751e0353a
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

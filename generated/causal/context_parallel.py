@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7996f21bbea6176
-#   text hash     f7e4850c9efb0601
+#   content hash  471dff192412912a
+#   text hash     fa733cc81d060075
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

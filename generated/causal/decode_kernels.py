@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9941e5b097624f1d
-#   text hash     07c016e32cbb586c
+#   content hash  01dc9899ec6da14a
+#   text hash     df5e9b9a1aafe4f5
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  62623027727a7826
-#   text hash     23d26f3a0a82f305
+#   content hash  d5ab3f96c4b982d3
+#   text hash     62e10ef09883f659
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

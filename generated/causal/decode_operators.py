@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  781ad3ee305c4cf7
-#   text hash     03904d5f17e3ee33
+#   content hash  9bb6b455678a91ee
+#   text hash     20757ee6c4f0b85d
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b78cfbf0f0a9d3f9
-#   text hash     f387b70c99984a50
+#   content hash  d629a9607d48b790
+#   text hash     d0113473e15272e2
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -35,7 +35,7 @@ Symbols
     place, step        a program's item and the step to its next one, as (group, tile or pair, head within the group)
     early, half        index of the early tile of an item; which tile of the item is current: 0 for the late one
     ranked_ptr         number of tiles of queries with rows that count, then entry and tile of each; None if no row is
-                       left out
+                       left out, or for a single batch entry
     STAGES, Q_STAGES   number of stages of the buffers of keys and of values, and of the buffer of queries
     queries, buffers   the buffer of queries, and the buffers of keys and of values, with their barriers
     WORKERS            number of workers in a program

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ed67abefa63961fc
-#   text hash     ad01877e64172051
+#   content hash  1a6fd15da3ba176f
+#   text hash     3953fed2c32c7e10
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

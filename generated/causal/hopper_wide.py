@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f4e211d3aa310451
-#   text hash     962735d251aaa336
+#   content hash  f682bdff107fda91
+#   text hash     d8f4b0a681d93c02
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

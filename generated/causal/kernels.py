@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  43a987951f1c26aa
-#   text hash     3e39463b7a5c55e3
+#   content hash  2237a6e2254f1ea5
+#   text hash     ce87332571018c5c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ae44540e0f320bb3
-#   text hash     b91b91773f9a5c46
+#   content hash  8c8033101c94483b
+#   text hash     d1524764ac1912d1
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

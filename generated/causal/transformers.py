@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7979c6d5175d05e1
-#   text hash     5a675b773669c2b6
+#   content hash  fbcaa9b61b49dfe4
+#   text hash     80c550f34ac87244
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e36ae6210b8cb0f8
-#   text hash     2c2f92d3806370f5
+#   content hash  5c55d0041e74a8eb
+#   text hash     b5fb1583d3bd5ae6
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  edf7e697cdae15af
-#   text hash     d68298ab6f41d8cd
+#   content hash  147a46ea596e87a6
+#   text hash     4de9c9930c5d92d2
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

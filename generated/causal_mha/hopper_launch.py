@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b05b622555db6bc9
-#   text hash     948798c0c50af57d
+#   content hash  f52b971750b8c8af
+#   text hash     116946f188f0de63
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3272347e5d5c2154
-#   text hash     d7bda84464311580
+#   content hash  c6d88cb8f4b9796a
+#   text hash     cabd073fc1c84127
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

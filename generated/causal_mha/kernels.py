@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4723fe119d09cb55
-#   text hash     a4e1f29d43313c40
+#   content hash  672aa1b386172817
+#   text hash     2acdc9d8c150a085
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fe9ca1deb75a6b8c
-#   text hash     274ba53319712b70
+#   content hash  bbf26351494ece99
+#   text hash     4555b005eaa641fc
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

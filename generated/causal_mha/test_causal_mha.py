@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  be908329aefacccc
-#   text hash     01bbbf755b0f4ffb
+#   content hash  9861965ab2ecb24a
+#   text hash     d40bfe3838180d0e
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a0e340af2c24945c
-#   text hash     901324b50549ada9
+#   content hash  012e9a4fc911f2c9
+#   text hash     74c9d3da22bd79ec
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0fd42ac03b7234d8
-#   text hash     10f80c67f7dcb373
+#   content hash  1e993f279e534799
+#   text hash     53b9848006778f25
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  37bb18d196b09b24
-#   text hash     29a5684bfb2b1a51
+#   content hash  47a0518cd8360385
+#   text hash     955df6b6a0db9ae9
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

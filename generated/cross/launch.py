@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6a2900734f2b894e
-#   text hash     1ef2c8b14c8ea8e2
+#   content hash  d53029b34090a1c7
+#   text hash     7277e614d27f8f21
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b42d92ff249f41a2
-#   text hash     b4067d87ec2221cc
+#   content hash  d1f7c0fb2e2c0158
+#   text hash     71e42ac28cbfb202
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

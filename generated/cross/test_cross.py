@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1067ede468261783
-#   text hash     c0b082d414e5d428
+#   content hash  fe2ecef0a0051589
+#   text hash     3082d48af5ecdf01
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

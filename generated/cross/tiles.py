@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d26713a745cc284b
-#   text hash     235dcef2eebb0370
+#   content hash  ae6c9223b1f080de
+#   text hash     ec77342e4f04688f
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eda2195c1213c9df
-#   text hash     270a152e33a373a5
+#   content hash  63f0eba16ccc5356
+#   text hash     a5788306c65f038a
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

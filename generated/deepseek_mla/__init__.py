@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  70bbf50cfa1fc9b8
-#   text hash     b36fd3059775f660
+#   content hash  6fbef2727926cd49
+#   text hash     4e4aa6a7cedf4bb6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b26cbfd4b07630a6
-#   text hash     42ec806f23a9638a
+#   content hash  809a32cf0df3bc57
+#   text hash     d3ba75201916a38d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2cedfe122d993a07
-#   text hash     1bad52d1d2752bf1
+#   content hash  a041fcba03df1dc6
+#   text hash     b2977374a251d995
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  df0646c72c09ae34
-#   text hash     03f10568ff9ab1f9
+#   content hash  09810fe87e2ee101
+#   text hash     8ffeacd0cbf24686
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0f2d918dc96ecfc9
-#   text hash     5d14e94775a60879
+#   content hash  814ee8cedced7930
+#   text hash     992498eb5bdab712
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

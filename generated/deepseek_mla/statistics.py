@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5e2f9f114f638116
-#   text hash     f796ac89a65098bb
+#   content hash  d4dd13ae24c058dc
+#   text hash     b984f742414d343f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5a1c84fdca8f2313
-#   text hash     9b4ebd34da3e16a7
+#   content hash  a4692952df73cac7
+#   text hash     ee358cfa95511d97
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

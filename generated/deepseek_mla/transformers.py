@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1e1038d7d37560d8
-#   text hash     c7260c66f9b199de
+#   content hash  e1bafc6658e8e8a1
+#   text hash     f650530d2f61b398
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

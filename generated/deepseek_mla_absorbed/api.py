@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  014139932705a09d
-#   text hash     07fd93a1cc5ca617
+#   content hash  8acb0b52bcf86000
+#   text hash     2be6896c4fe30c9b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

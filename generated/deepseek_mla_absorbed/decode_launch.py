@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  633d3fa2e2edb216
-#   text hash     67059ea7d96b22f9
+#   content hash  862fdaf354a982d8
+#   text hash     72f355411a865bf4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

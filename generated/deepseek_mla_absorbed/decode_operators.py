@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  346939341cebd029
-#   text hash     eb2fc331cdd4559e
+#   content hash  bbcbe863500b6dbf
+#   text hash     7da0ae17f94ad374
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

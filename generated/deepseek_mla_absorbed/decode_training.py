@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c6bd85130f7e30de
-#   text hash     9d3153219c6510aa
+#   content hash  635c3d255567f6d3
+#   text hash     0bd65e59dc531d09
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

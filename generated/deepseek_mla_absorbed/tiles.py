@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fb8644588c5a1b1c
-#   text hash     13118747a2930d48
+#   content hash  1caaae29018a62d4
+#   text hash     98245e5d6a70d845
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d1538ff197371a9d
-#   text hash     c385e688fe6ea80a
+#   content hash  6afa03e81e00d00d
+#   text hash     9dce47cb7ca9f07d
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

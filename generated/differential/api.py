@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2c17b7cf93d7d155
-#   text hash     9efb7878d3a9fd23
+#   content hash  d2e4a348cd1524ba
+#   text hash     39f922641dc604b1
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

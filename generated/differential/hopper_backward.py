@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  12131446b8823ae1
-#   text hash     7556fa67b0e1a149
+#   content hash  a30ab8f61e339b85
+#   text hash     70f5ae3723fc5eb1
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fced0571a9a419e2
-#   text hash     f2ab9f07077ad3bb
+#   content hash  9cb15b6a6e24bf1e
+#   text hash     8571ce3e66386e76
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a78c00ca31efbe1a
-#   text hash     8270adce02ae10ff
+#   content hash  4ee069e09cf3950b
+#   text hash     33dcf0f31ad90a56
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

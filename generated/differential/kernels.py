@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a39a3cd4011bc324
-#   text hash     aa49dfe35578f8d6
+#   content hash  982634d33f876baa
+#   text hash     493848918b89a94f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3f07e9eabf9b4624
-#   text hash     f6a1e58e87eb3798
+#   content hash  7b06838e89601d66
+#   text hash     f858368de407ed7e
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

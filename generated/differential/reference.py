@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b2ccf26718503526
-#   text hash     6f9e7b661db06576
+#   content hash  e84327f2b8739fe2
+#   text hash     e33bbaa43d2cec30
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  578611db8955635b
-#   text hash     bab5cc715bf87c92
+#   content hash  9f4ee0c6503c23c2
+#   text hash     ed1c238f1e0c22cb
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  71c2a1b8aae80391
-#   text hash     cb72969b02c7e6b4
+#   content hash  5542b833bfe06120
+#   text hash     87199611daa5eeb5
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

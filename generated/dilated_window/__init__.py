@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  35efa0682e450041
-#   text hash     5f76220ef01a24f7
+#   content hash  a242b0a34a30f80f
+#   text hash     6522781f0f4ff805
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c22b87ba90b6c6f6
-#   text hash     51733e8818bf5825
+#   content hash  ee0e8fe9e1890311
+#   text hash     cefc4c854d5131ed
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8f8f3123d8529b63
-#   text hash     e0425b24548e8e29
+#   content hash  b34d5f1b5d7202ba
+#   text hash     f57307c2037d6cc2
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

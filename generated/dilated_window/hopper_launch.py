@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c575d6c5435a2f45
-#   text hash     c857e32d1d7e9232
+#   content hash  2042aea3b5af8798
+#   text hash     07b0cc24b75759bb
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

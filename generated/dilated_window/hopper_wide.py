@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  73eadbd68d0443e2
-#   text hash     e57db1a21c169dff
+#   content hash  a35465af97ffefbf
+#   text hash     695ff33b30c6e335
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bd10d9e9a8e4579f
-#   text hash     3c5f90c1127acd8a
+#   content hash  e537626f5413008b
+#   text hash     1b41601f4977ee78
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e541935fe5dc18dc
-#   text hash     1b2b3a84b824f8ce
+#   content hash  f3edbb06104f2ab7
+#   text hash     be99dffdff2e4b22
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

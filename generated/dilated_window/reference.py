@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3a4a4256d6f9d7a7
-#   text hash     e75166d068c731ef
+#   content hash  d8d67552008a7bb8
+#   text hash     3cc179b640c521b1
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fd2284569dd8db12
-#   text hash     94a0b97ea55ee6a7
+#   content hash  340f6af217e2b8ec
+#   text hash     cd3ee88272dd9cc3
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

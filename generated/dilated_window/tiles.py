@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7dca98d91bc97722
-#   text hash     b1511622255c2673
+#   content hash  d12f293af14af4fe
+#   text hash     45768c55113942b5
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  482b4e17866c2f61
-#   text hash     845bb97c4185b20a
+#   content hash  f32e0de3d43e1519
+#   text hash     b12f2cd6f385dcf8
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f1d4c0bf4efa4484
-#   text hash     77ba03754a72d220
+#   content hash  527e8cb5a03b3dd7
+#   text hash     e8a1c426a399798e
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  205e54a79308962d
-#   text hash     bf244a862c31277c
+#   content hash  23d85f03cf3bca7b
+#   text hash     4ae49b0cad65bea1
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ae338332b88eb9d7
-#   text hash     f57a94f8ba7635a6
+#   content hash  ab598ea03367a028
+#   text hash     ddaeafb36e5ba74d
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  cbd5f07da884b2ad
-#   text hash     794e8e51556b9bc5
+#   content hash  72c6d488b099d0f7
+#   text hash     50c1f242ba00c97d
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

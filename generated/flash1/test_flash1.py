@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4f6c1cfd7e9b9f86
-#   text hash     a6a7df923eef12f4
+#   content hash  539b99f4d71f8482
+#   text hash     854a55b52fb29ba1
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

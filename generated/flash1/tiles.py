@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  49451b64ba66399b
-#   text hash     0e83abfb4a792fe3
+#   content hash  c6ccefcf1f4e23ab
+#   text hash     1f460283833cec2e
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  91c172044a120064
-#   text hash     926ddcdbbb7b95d3
+#   content hash  a4174a8fc77aa45c
+#   text hash     43d1b0a63b02b769
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b4c7d221efd4eb38
-#   text hash     e902badec3483fc1
+#   content hash  a61bb872a64e50d1
+#   text hash     0d7501ae8da995fd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c7b93df67cf78206
-#   text hash     3fb17c18724a1537
+#   content hash  a4d23f330bd24181
+#   text hash     e3ab5f46850d4257
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

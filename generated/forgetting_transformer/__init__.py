@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0c731b93f58570aa
-#   text hash     7b8684fd2a8f7060
+#   content hash  3de86626be58c779
+#   text hash     b36264d987f9cbdc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

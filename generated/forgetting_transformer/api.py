@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  de726a404fc15df1
-#   text hash     20e6de5bff612de4
+#   content hash  b59315e527f15bb1
+#   text hash     670d91ca8ac5e9fd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

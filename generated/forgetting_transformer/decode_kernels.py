@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ac190faa8a9dbf76
-#   text hash     f92cb47089aa9a3f
+#   content hash  8f4c02566e9e2e67
+#   text hash     ac4890d14ac02621
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1a490029681031f9
-#   text hash     d020e7987fba70b1
+#   content hash  d8449a1b2cb12b56
+#   text hash     60ba68b089995a14
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7cd8d0dff31cd281
-#   text hash     16fd61cd794e529d
+#   content hash  3ea53d30182456da
+#   text hash     490d0e24f280911d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2041fc2e1c8e7bed
-#   text hash     9245cdb2143ed4f1
+#   content hash  55efe11e1ac9df93
+#   text hash     2d12841bad93bb23
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  366c83c7d203385c
-#   text hash     6a968bc2f6bee15f
+#   content hash  433ecf8cc7a7567b
+#   text hash     811111ee0c56ae43
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

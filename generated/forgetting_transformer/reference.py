@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6e37b588e8113037
-#   text hash     39e01e42ad6888dd
+#   content hash  1ef335f8eaa8d5f1
+#   text hash     80404aa28ee8cf9f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

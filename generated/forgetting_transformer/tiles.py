@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  304ada101be98629
-#   text hash     e4d25990c5463b73
+#   content hash  e1caad1f57fa3761
+#   text hash     f4a181bd97d6f6a6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

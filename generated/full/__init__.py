@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5095af7f03182cbc
-#   text hash     15b39d4de2fcf919
+#   content hash  bcf7b1cf91b60f83
+#   text hash     77736e6b63376e55
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

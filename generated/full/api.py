@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7a4dcebea3426d5e
-#   text hash     ab1e55e521ee9709
+#   content hash  e3a5fadc8792c691
+#   text hash     e4b7451327e9aa46
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

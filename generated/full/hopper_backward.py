@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  33ee695b9ac28cde
-#   text hash     d3cf5d0a0d8d1b0a
+#   content hash  2c5be635cb3079c7
+#   text hash     8d2876be55e755a8
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5c0ae15a0defbf8f
-#   text hash     c48cfc66dcfdaebc
+#   content hash  6b78f327ae987f7b
+#   text hash     cf888f970c15fdf9
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

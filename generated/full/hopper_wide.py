@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2e626aec4472a8b0
-#   text hash     cafc526a9bac0d88
+#   content hash  247a48c8bb88217f
+#   text hash     7184fe6b6ba01ff2
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

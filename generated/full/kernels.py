@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  12d936c6d9ef0e5d
-#   text hash     c1c2d0f31d389b50
+#   content hash  e77687dbb8b4c895
+#   text hash     a7b3c6a9cc8b7f5d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f1756a7fbdc69495
-#   text hash     59fc5650976378e0
+#   content hash  5cdbc68426b90252
+#   text hash     02585118ad1c2919
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  720b6965f140ec7a
-#   text hash     81fd36d2e9003045
+#   content hash  34a01d722afc8e32
+#   text hash     995de7f7198ff453
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

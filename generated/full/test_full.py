@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  65868a86c0cbb3eb
-#   text hash     af067533ef5c4d84
+#   content hash  cea7e746707c9432
+#   text hash     75f85f733615d09d
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

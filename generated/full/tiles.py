@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dd93ece152722966
-#   text hash     f31eda7527b9e62f
+#   content hash  145fdb3830b455c1
+#   text hash     446b9d2286605500
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  33840b77f0eabacc
-#   text hash     54699c599503ce1e
+#   content hash  3d40135a091e21d4
+#   text hash     565adf28c4819dd4
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  eb8118b1cf152a42
-#   text hash     ca284ef20df68222
+#   content hash  120e510fe683a2e6
+#   text hash     7198f123330d6a80
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

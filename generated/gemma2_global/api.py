@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  81381877987a8065
-#   text hash     10a2923e8a7df249
+#   content hash  3bab07b2ffa43da6
+#   text hash     92d915961b0a730e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

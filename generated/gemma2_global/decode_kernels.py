@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  506693bba2cfe4aa
-#   text hash     4fa5c3a04bc22e3a
+#   content hash  59275066cfc1ac8e
+#   text hash     579a5aa2e610b1e6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2eed055625aa48fd
-#   text hash     f4119c04d4c3b3f6
+#   content hash  97c18cf85b7be94c
+#   text hash     0eadb72dd28f1872
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  59e8bb3c8cd98dc0
-#   text hash     2d4639798ef1d3b8
+#   content hash  25348c6333bed35e
+#   text hash     3ab434660c1c6188
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ba23acd0fa175948
-#   text hash     ac33aab7b1a5ae79
+#   content hash  033c203d27308508
+#   text hash     ec1eb28e8c627eaa
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

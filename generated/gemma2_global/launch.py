@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  07cf1f8e7dcaa6e2
-#   text hash     60b670d88f1794e1
+#   content hash  bea8748a6d41ebc9
+#   text hash     f3ce246bcc565396
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d04b2fc767bd2d43
-#   text hash     722de8e4bc6f8f86
+#   content hash  86827d9ac641fbc7
+#   text hash     55a926733c6c3158
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

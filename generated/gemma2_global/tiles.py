@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0a60d03b8fcd1763
-#   text hash     81eae9e4e342d7f7
+#   content hash  2366e171a05856d5
+#   text hash     d1d4be09e1d63b87
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8ef3797c1e7cb36d
-#   text hash     95e2fb0f8a3ad31b
+#   content hash  f730bddc6f6ae133
+#   text hash     9052d7245e0deb35
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  02714c0b4b70df3c
-#   text hash     1c838bf9764b37a6
+#   content hash  97360dcb810e8dbd
+#   text hash     150ac796a4d54a59
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e4becf438e7f2206
-#   text hash     b50bda7b20b936c7
+#   content hash  b876e9a311d04e9a
+#   text hash     b75651c2d089e90f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  46df05e8ca9503b2
-#   text hash     8e7ca54d65152005
+#   content hash  2dc74d37434f97c9
+#   text hash     5e32c8b84c88afdc
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

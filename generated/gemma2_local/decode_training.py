@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe30a4652be17480
-#   text hash     20950b4f22fded6a
+#   content hash  b5f18b52e75b0a78
+#   text hash     10a3e98e79e56566
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

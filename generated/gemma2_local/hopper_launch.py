@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7c35102237f0f517
-#   text hash     d6f57bf56bb4bea5
+#   content hash  0b53ed9cf3aba268
+#   text hash     d2515806def175ef
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

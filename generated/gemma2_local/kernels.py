@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  690bb44618aa69a7
-#   text hash     07ff6761fb83bb24
+#   content hash  d3d15c8fd5021ec7
+#   text hash     25b29b7fce5fafa6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

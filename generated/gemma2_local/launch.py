@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4de9c381bca56052
-#   text hash     0a0c8c3ab3f303be
+#   content hash  f3b199345414d784
+#   text hash     e32834582b6f445d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

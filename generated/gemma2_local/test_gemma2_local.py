@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5f19c2f29a0f1a58
-#   text hash     a7b28412fe78e665
+#   content hash  f4f7edc2670bf0d0
+#   text hash     8f8168dbfcd2ad0e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0b05150b604eb48d
-#   text hash     69276b9edab28ade
+#   content hash  918d1051dbc1c754
+#   text hash     cbc3fefbf9b46737
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  db9db2173f13abcc
-#   text hash     2d962117fc030d36
+#   content hash  22254c12b4d00ab9
+#   text hash     ca31db80d238945c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

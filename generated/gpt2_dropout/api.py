@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a7a122c302f104ba
-#   text hash     d3a8439ab6474135
+#   content hash  ff690cd6883acc16
+#   text hash     75bdb7a6be1a756f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

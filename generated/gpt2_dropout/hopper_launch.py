@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5316bc6e73ad3951
-#   text hash     afb3445aacea3147
+#   content hash  8798e7ebd421d095
+#   text hash     c151c87edc840d54
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fbaef56bfcd5521d
-#   text hash     0235a34147919534
+#   content hash  3a890567fadba02e
+#   text hash     ef4eba8cb6e295af
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

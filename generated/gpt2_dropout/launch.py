@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2e6e7bfcee620d7d
-#   text hash     db1aa3a3281ab3d0
+#   content hash  22915369bfcb72a4
+#   text hash     b2d3840129d7433b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

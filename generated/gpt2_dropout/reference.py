@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0fded3937cfcad40
-#   text hash     e90e1cd0edfd815f
+#   content hash  202f95d689561f49
+#   text hash     64eb4c89c45a242c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

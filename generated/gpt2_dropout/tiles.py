@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1fbd6dcfd91b7011
-#   text hash     144680128d8ce1ea
+#   content hash  c1f4296ee7cce95e
+#   text hash     a460fa1c72f0997b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cc8974de1d283be7
-#   text hash     5fdb1d3b8910e4e2
+#   content hash  f94550ca2d076b6b
+#   text hash     a2a16fd9da6ff6a2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7a78916c5848dc1e
-#   text hash     3a3ddb8ad611da80
+#   content hash  dba45d00c1cfc1f2
+#   text hash     290e11ff71e106ee
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

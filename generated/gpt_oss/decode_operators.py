@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8da8661e09555f30
-#   text hash     c46a6b701267c581
+#   content hash  48f3c8ea97c6e751
+#   text hash     03aebf39e9cc6f79
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  399d138f63466b13
-#   text hash     be44c2e5b5745a3a
+#   content hash  f706bf3aa2ad6048
+#   text hash     3af30b5f68a3a17f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7a152ba8993e8a31
-#   text hash     5c2468f831847888
+#   content hash  163687e368359a09
+#   text hash     917a8a6773433fd4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

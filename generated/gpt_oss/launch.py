@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  70b3f4ada9620808
-#   text hash     c8504572ac14c945
+#   content hash  13222f3a90ed32f8
+#   text hash     4e5dfcccad921f02
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  58142ddc7fddeb78
-#   text hash     25088466f2f218ee
+#   content hash  38722803b6730a68
+#   text hash     33c6aac4b655ac24
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

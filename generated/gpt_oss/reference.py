@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0ee7b585df383708
-#   text hash     5b090c4b98dbc371
+#   content hash  005411763a448ff1
+#   text hash     0f01614730c0a052
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

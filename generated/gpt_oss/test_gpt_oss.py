@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fb6c2be3f857a6b4
-#   text hash     3ebb705090fbaa65
+#   content hash  9ffc69bda587fa65
+#   text hash     6c150d192dfb0592
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  31b8bb69a6805450
-#   text hash     be1ae83da5d85a02
+#   content hash  d0558a8309be699f
+#   text hash     6281eb1f869e6ea6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f5273d1deddfff4a
-#   text hash     048bb14f1a8b31e7
+#   content hash  9008179c3b792e7f
+#   text hash     8dae41ee00f61fd4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  956bfaa49d44a33e
-#   text hash     905e635c26de8bc4
+#   content hash  b0d17a909692e484
+#   text hash     d6c94735461c0ae6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

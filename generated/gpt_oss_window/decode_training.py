@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d71e70f2ecde3d4f
-#   text hash     7ac9611db6034823
+#   content hash  ceb47e35b1256d83
+#   text hash     641bde719180141a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c4bfc2806cbcdf2a
-#   text hash     335807eaa822b380
+#   content hash  419917141a22e967
+#   text hash     009883a799e10b5f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

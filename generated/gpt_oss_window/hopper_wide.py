@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  660820e08d31f4f0
-#   text hash     72397fed4baac902
+#   content hash  5ba5730c9c525638
+#   text hash     15ecde7fba8a8d93
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d071558d88e3f864
-#   text hash     12bcf39ab738012d
+#   content hash  284cfc6b09561eae
+#   text hash     8a966b452d975ab2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2e4e91f0791a9138
-#   text hash     a1fe1035070fa0ac
+#   content hash  2a42a2daa0fc6823
+#   text hash     45993ea29f850ecf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

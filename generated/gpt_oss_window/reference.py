@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  20b1ac863dfe4627
-#   text hash     11d0b84cb5e0fd7b
+#   content hash  e2fd87da1ada545b
+#   text hash     2c6d15483f3701d3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  69a11539d5e95568
-#   text hash     4d49ee77a3d38688
+#   content hash  4ae10e5bd745e96a
+#   text hash     d8c0fe7ae7468b01
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

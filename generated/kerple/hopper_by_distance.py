@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  af978229f7c38f6b
-#   text hash     acbdbefd095d003e
+#   content hash  7dbfb576564e23f7
+#   text hash     576b637682c1fafc
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

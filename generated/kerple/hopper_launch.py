@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9fc39cc763bc1b77
-#   text hash     4ceb3e6593c0d875
+#   content hash  223ec4fcb033a147
+#   text hash     819a0b498f1c81f2
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  122e2a1251154e1f
-#   text hash     5a4fd7517c91a777
+#   content hash  a5775229d261712e
+#   text hash     8f7d68dd0e6a2bb3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d0dac1a068ac6f40
-#   text hash     8aac1eaafed0b368
+#   content hash  67fd2159343cb973
+#   text hash     40a9029b716c76af
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

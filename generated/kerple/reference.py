@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5c413e6a8d9fb0ad
-#   text hash     96153e740a08c608
+#   content hash  81a3c6615bc7e167
+#   text hash     6b9ba699cdcec801
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  67187df7c90c595a
-#   text hash     0457503a08edad31
+#   content hash  09b4a695cd0150db
+#   text hash     42fc0d372b8212bc
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  04095745e4f67860
-#   text hash     698842cd58eccedb
+#   content hash  b61ded670c8c2145
+#   text hash     057061bd4a9d2e5e
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9a17ab6e5ddadc28
-#   text hash     965301edc02a3f80
+#   content hash  646101bab22f4892
+#   text hash     a237093642960b9e
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

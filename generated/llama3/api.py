@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4945c708704b507b
-#   text hash     17e3844a4aae167e
+#   content hash  daddcd0c054ce172
+#   text hash     ee6a3782b4f76dba
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  449a6b0d1c6906a6
-#   text hash     10a95929c15b4187
+#   content hash  c25fe41a15afeea8
+#   text hash     13abfdcaaa9fca0d
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

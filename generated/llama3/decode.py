@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d1c414f148fc227c
-#   text hash     ea339b6caf581e60
+#   content hash  0c30eadfbc010326
+#   text hash     6b9335c58d934724
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
@@ -69,9 +69,9 @@ def attend_with_cache(
         key of a sequence, summed over its new tokens; 0 after its last key
     split_size: keys per program, a multiple of 128; long caches are read faster with 1024, short ones with fewer. The
         last bits of a row depend on it; if None, it follows from the largest number of new tokens of a sequence
-    bitwise: "training" gives each row the bits that `attention` on the whole sequence gives it with the same kernels;
-        it takes more time, and memory for a copy of all pages. Needs a cache of q's type, and no
-        split_size or return_key_sums; workspace is not used
+    bitwise: "training" gives each row the bits that `attention` on the whole sequence gives it, on Hopper GPUs if
+        ATTNFORGE_TARGET is portable or hopper for both; it takes more time, and memory for a copy of all pages.
+        Needs a cache of q's type, and no split_size or return_key_sums; workspace is not used
     """
     if max_seqlen_q is not None and type(max_seqlen_q) is not int:
         max_seqlen_q = arguments.as_int("max_seqlen_q", max_seqlen_q)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0cea0fa4e5bccad1
-#   text hash     2f001975fa8e7195
+#   content hash  35d27a29571824a8
+#   text hash     168a9ded4508ef1a
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

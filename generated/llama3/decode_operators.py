@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  334de2850f2ebe62
-#   text hash     ef69df34fd4136d4
+#   content hash  c16665b883f7884a
+#   text hash     8de7c51ca8a548fd
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1a0842cf9d1deb60
-#   text hash     2c86b5dea28a0b55
+#   content hash  3a52947a52641050
+#   text hash     6e9f6430a0cbf95d
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

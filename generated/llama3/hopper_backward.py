@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  24d0df4e1d058309
-#   text hash     d667a2933aba91c1
+#   content hash  87f7c746c3fe165b
+#   text hash     a3ba7d2d10edb207
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

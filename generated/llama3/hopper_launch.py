@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b80bd9fb57181686
-#   text hash     84e5ba8f57eadf96
+#   content hash  3b4ffc9893bb2a1d
+#   text hash     f546a803090e6317
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3f759c1344174f86
-#   text hash     d67f52fb27698121
+#   content hash  75a4a102eb61cd66
+#   text hash     638fbc99fc4bb607
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

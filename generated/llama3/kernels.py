@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  df86fc8e942ea841
-#   text hash     94338577313cd5ff
+#   content hash  df802dd15bbd4d70
+#   text hash     772a2e1d113cb388
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

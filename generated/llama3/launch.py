@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a8d1fd553e74c081
-#   text hash     8f414f4aada61290
+#   content hash  a23432a3fd59b9da
+#   text hash     d1bf84e9f7646a1e
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1748c8d73e344990
-#   text hash     c0e919360423d9f6
+#   content hash  9b834aaac3b05385
+#   text hash     3d7868d855fa711c
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b50ec43601f7284e
-#   text hash     0d1532a043881436
+#   content hash  01feae8efa0bea3f
+#   text hash     7f1211bf5e84de05
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

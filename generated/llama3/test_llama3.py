@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  395aa210d223d119
-#   text hash     e5afcdce420f7e8d
+#   content hash  880142655e9ae825
+#   text hash     cc5f7ff71a17a205
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a6dc59e24879c0c5
-#   text hash     d9b363af6120f2d5
+#   content hash  b2fd8e51a10361b5
+#   text hash     a1de295562550516
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3921c9c73490a98b
-#   text hash     e9ef77520af4968f
+#   content hash  7388aad965e83efd
+#   text hash     eddaa0d4b3440bd6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

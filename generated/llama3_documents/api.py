@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ed3026c6d1dc7b8f
-#   text hash     1e4ad0d95df9f793
+#   content hash  454d2609458c5bae
+#   text hash     743e1a4ab28cd5c5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

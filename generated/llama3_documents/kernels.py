@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4d80eeefb69fea64
-#   text hash     2321ed9eaa49c23a
+#   content hash  f9baee88997307d9
+#   text hash     80940b2ce66a9765
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

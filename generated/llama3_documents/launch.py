@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  124708995d2900ea
-#   text hash     18ca1fed43e58ac4
+#   content hash  4411a1796e5469ec
+#   text hash     8cf4e39b06aadb34
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1a1c50aae4089e3b
-#   text hash     20fa5b3855fa0372
+#   content hash  31576b74e4465d60
+#   text hash     4176e6fdf2a318d9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  f9150dd76fd65e42
-#   text hash     6b2506ed8b2a4672
+#   content hash  cb517fd1c558d64b
+#   text hash     dfb6f88e9f3e7ffc
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -10,7 +10,7 @@ In this order
     operators      functions that PyTorch traces and differentiates: Operator, needs_dispatcher, on_its_device
     launches       fast launches for tensors of shapes seen before: LaunchCache, launch, starter, grid
     counters       zeros that programs of several kernels use as counters: Counters, counters
-    choice         the tile and the kernels for a GPU: launch_on_hopper, launch_tuned, launch_with_room
+    choice         the tile and the kernels for a GPU: portable, attended, differentiated, launch_tuned, launch_with_room
     Hopper GPUs    whether their kernels run, and renamed parts of Gluon: target, on_hopper, hopper_kernels, in_gluon
     order          how Gluon programs take tiles: in_turns, in_slots, by_groups
     tensors        tile sizes, room for results, and the sources of tiles: vector_source, tile_source, refill
@@ -19,6 +19,7 @@ In this order
 import bisect
 import collections
 import concurrent.futures
+import contextlib
 import copy
 import functools
 import importlib
@@ -203,6 +204,7 @@ class LaunchCache:
     """What earlier calls computed for tensors of some shapes, so that the next such call launches at once."""
 
     known = collections.OrderedDict()
+    portable = False  # whether no call takes kernels for Hopper GPUs
 
     def __init__(self, reach):
         self.reach = reach  # how many keys before its own position a query may see
@@ -217,7 +219,7 @@ class LaunchCache:
             x if x is None or not isinstance(x, torch.Tensor) else (x.shape, x.stride(), x.dtype, x.data_ptr() % 16)
             for x in given
         ]
-        key = (name, given[0].device, precision(given[0]), reach, *told)
+        key = (name, given[0].device, precision(given[0]), reach, cls.portable, *told)
         cache = cls.known.get(key)
         if cache is None:
             cache = cls(reach)
@@ -419,12 +421,22 @@ def launch_on_hopper(cache, tables, name, launch, q, v, keys):
     """Calls `launch` with a tile and a module of kernels for Hopper GPUs if there is one; returns whether it did."""
     best = cache.tiles.get(name)
     if best is None:
-        best = () if INTERPRETED else on_hopper(tables, name, q, v, keys, cache.reach)
+        best = () if INTERPRETED or LaunchCache.portable else on_hopper(tables, name, q, v, keys, cache.reach)
         return launch_first(cache, tables.__package__, name, launch, best)
     found = len(best) > 4  # tiles of portable kernels have no module
     if found:
         launch(*best)
     return found
+
+
+@contextlib.contextmanager
+def portable():
+    """While this lasts, calls take portable kernels."""
+    before, LaunchCache.portable = LaunchCache.portable, True
+    try:
+        yield
+    finally:
+        LaunchCache.portable = before
 
 
 failed = set()  # tiles and modules of kernels that failed to compile or launch here
@@ -711,8 +723,8 @@ def in_turns(grid, told):
     If all items have equal work, each multiprocessor has one persistent program, which loads the next tile while it
     finishes one. Tiles have equal work if `balance` is "tiles", or in a narrow window, of `reach` keys; otherwise a few
     tiles, or more if `balance` is "pairs", are taken as pairs of a late and an early one. Else each tile has a program,
-    except tiles of three workers in windows. Packed sequences have "slots" of tiles. If rows are left out, tiles are
-    `ranked` by their work, and persistent programs take them in turns.
+    except tiles of three workers in windows. Packed sequences have "slots" of tiles. If several batch entries
+    leave rows out, tiles are `ranked` by their work, and persistent programs take them in turns.
     """
     axis, balance, wide = told["TILE_AXIS"], told.get("balance"), told["BLOCK_D"] > 128
     told |= dict(Q_STAGES=1 if wide else 2)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7c3f7d51d63a0eaa
-#   text hash     a86ed0007bcd9048
+#   content hash  3576a31bc5adbd45
+#   text hash     c74cd83029235889
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f513289166b3cdd1
-#   text hash     6e92c79eb3c8e0ed
+#   content hash  37712d5263d8f765
+#   text hash     1d7c2b9a87945742
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

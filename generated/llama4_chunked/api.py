@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6e05e7e8de2d01f0
-#   text hash     9c80953129a56d27
+#   content hash  0b56b000c44d9f06
+#   text hash     a31af8e51d334d74
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6ea0351bdef31011
-#   text hash     b298a1e930805ed3
+#   content hash  1aa1af930f6bcec1
+#   text hash     8b583ee47ca18b76
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2c90c5e0671166ff
-#   text hash     a5e5e8b3c70f6b94
+#   content hash  a46007eece9e2add
+#   text hash     3019aab832b59e97
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

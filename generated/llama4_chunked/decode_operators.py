@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2adbe46e124bbf40
-#   text hash     acb02ada80df8327
+#   content hash  686869a7523d7e12
+#   text hash     282802cb02089a5f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6d507878e739f7f8
-#   text hash     eb35ba6a1c4f5a16
+#   content hash  9742650e391f8abb
+#   text hash     76ee9dbe7e1b007d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e7d45e06f9ecb348
-#   text hash     ad098cbe6a0f979b
+#   content hash  534e93254d749985
+#   text hash     cabc7d16b528b15c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  70c4fccc62be6fcd
-#   text hash     9b5b09cf68f4edb8
+#   content hash  c400a684faca0c8d
+#   text hash     f3f65089f5732af3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

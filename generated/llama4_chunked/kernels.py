@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b22408baf9d2e2fe
-#   text hash     366d128686f6b5b2
+#   content hash  b85ca5c21b4cec5d
+#   text hash     5788b05c485e37aa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

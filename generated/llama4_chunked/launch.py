@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  102a72b05b01eb4c
-#   text hash     f51bdf31ba4d9f5a
+#   content hash  61c68e564c1976cc
+#   text hash     ae69062f5c630128
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

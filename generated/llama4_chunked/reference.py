@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5895748ef7121fc5
-#   text hash     07f6f53ad81f7001
+#   content hash  d0abe162fd6feab2
+#   text hash     1a38038be07e564a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f12175246e4e466
-#   text hash     4d94688d411d5a51
+#   content hash  7f7f26ea39eb34f7
+#   text hash     7a4a39a5a9a7fbe0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

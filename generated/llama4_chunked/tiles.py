@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  411e5df42379fcef
-#   text hash     744917de003a558a
+#   content hash  6911484dcca9cd97
+#   text hash     c7dae7b7dcf5a019
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

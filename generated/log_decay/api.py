@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5eceba05c84d98da
-#   text hash     37d75905c2d925c7
+#   content hash  025f49a89d277a4b
+#   text hash     141720d3dfb32188
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b6d86cd843ebf3c6
-#   text hash     285448996c6c21f5
+#   content hash  41d0cb74b90bd633
+#   text hash     cd2d6f447f067e71
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

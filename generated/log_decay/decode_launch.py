@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a93a7da74cadf4b0
-#   text hash     bc9e9d2e2024cf4f
+#   content hash  886fdfc6f512652f
+#   text hash     12996f793ff04515
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  80db1f82f47905c9
-#   text hash     5594304ed5bde8d9
+#   content hash  b8668ea99ed59dd8
+#   text hash     c4fa7c0e29885efb
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

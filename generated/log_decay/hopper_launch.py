@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8f9144068055c885
-#   text hash     3399b10befaaaf5d
+#   content hash  b0697066c92261a4
+#   text hash     c7cfb6035c88f66d
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

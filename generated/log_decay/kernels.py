@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  99db455c557a1787
-#   text hash     94124ed4d21d59ef
+#   content hash  55865456dab7b5a2
+#   text hash     57873d529a71000b
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

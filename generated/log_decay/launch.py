@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3abff43b0ebc62fb
-#   text hash     596301fd5764f4b0
+#   content hash  c2f5ca934bee5017
+#   text hash     4ed0838037ad7295
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f928fb8bbacc7fd0
-#   text hash     9d1d069ccd0cd027
+#   content hash  1942547eb5a06ff8
+#   text hash     62bbad241588e57e
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a46dff8b0cf23fc5
-#   text hash     350446714c31e05c
+#   content hash  7fe78a7ec4f3944d
+#   text hash     2c088e6a8158b9ba
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

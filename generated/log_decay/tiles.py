@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d3cfa4acbce5367d
-#   text hash     34eb886988347562
+#   content hash  150764a785626542
+#   text hash     411131c751b4d88e
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

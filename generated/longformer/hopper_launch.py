@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  af8f50ca0670a73f
-#   text hash     a7dcb090161275b9
+#   content hash  ccb876bf3f175884
+#   text hash     75a17bda8579d32a
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7ddf235d169bffc6
-#   text hash     5c9bfdfda3b50328
+#   content hash  98e7b1d3e302038c
+#   text hash     44981acbd8f274a0
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  26f3422ba79be530
-#   text hash     009bdcdfb4a3767b
+#   content hash  1abe8c7a560189c3
+#   text hash     ed6ee98d524337ca
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

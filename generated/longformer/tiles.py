@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9a6291dd911b5738
-#   text hash     6272c94f0af41038
+#   content hash  d66c8dd82e0ce6b4
+#   text hash     30fecfe01aee1556
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  50058417d544f874
-#   text hash     f8cbf2d819417ee6
+#   content hash  86567776a9282979
+#   text hash     1b4e101c2fc5606c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aa625620954c29d5
-#   text hash     43eb89f81383589d
+#   content hash  95c11ac5447e6fef
+#   text hash     2cebfc59d3fee86e
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

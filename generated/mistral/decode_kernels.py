@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ae0c0c1349a21ce5
-#   text hash     74fd3e29dcbc5a3c
+#   content hash  bbf20c8e7ad058a2
+#   text hash     89a4fcfd38d99a75
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

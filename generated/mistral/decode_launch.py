@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b5f4e4327c72897b
-#   text hash     d8a8e1a066c3d24b
+#   content hash  1caa12fee7d84df5
+#   text hash     a6678c92f918d87a
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

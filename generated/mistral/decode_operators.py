@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  60cc9cc98af41665
-#   text hash     7fe756b182ff79c0
+#   content hash  751abf57efc2f9dd
+#   text hash     3c089b784aadb231
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

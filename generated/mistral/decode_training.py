@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  44bf71a28b524d16
-#   text hash     db4ff75b6f15c454
+#   content hash  b852f77fda241373
+#   text hash     6764034fc4a96fc1
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  159a9646b3c7f0b8
-#   text hash     4d138b1d7b7de6ea
+#   content hash  425d1eba94ff43d6
+#   text hash     eee9a5bff6866f00
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77b1fdcbf6db48aa
-#   text hash     d2311e808b7c1a47
+#   content hash  01b335d6dcb7dc15
+#   text hash     f5f13429c7a10cb6
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

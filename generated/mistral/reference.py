@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b78b2c8017ca2f66
-#   text hash     c7e9e2bc1b4cca49
+#   content hash  c17aeab83689ab27
+#   text hash     7a2163b45b8f7055
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e8dd75fe0be61b59
-#   text hash     3be34070250ae49e
+#   content hash  d1582fcc7e3ef2e3
+#   text hash     a10886e47284fa34
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5c89f84fe75b4c44
-#   text hash     8a90578b8c42dc6d
+#   content hash  7fee879a644d19f7
+#   text hash     30c1f7cb7e0691a1
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

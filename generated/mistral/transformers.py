@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  eb31a10a504d3428
-#   text hash     7581365244a20a9d
+#   content hash  6863b2ea2bb05206
+#   text hash     31faa2f8857d8223
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  014b4b0da58f4e6a
-#   text hash     fcf042ee2f55d530
+#   content hash  352a0369e274ee17
+#   text hash     fd4ed41c23cd89f2
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3c901264190cbaab
-#   text hash     a46bc0811c4b4963
+#   content hash  27ae44bff4d42b90
+#   text hash     ff9d5cbf900aa418
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
@@ -65,9 +65,9 @@ def attend_with_cache(
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
     split_size: keys per program, a multiple of 128; long caches are read faster with 1024, short ones with fewer. The
         last bits of a row depend on it; if None, it follows from the largest number of new tokens of a sequence
-    bitwise: "training" gives each row the bits that `attention` on the whole sequence gives it with the same kernels;
-        it takes more time, and memory for a copy of all pages. Needs a cache of q's type, and no
-        split_size; workspace is not used
+    bitwise: "training" gives each row the bits that `attention` on the whole sequence gives it, on Hopper GPUs if
+        ATTNFORGE_TARGET is portable or hopper for both; it takes more time, and memory for a copy of all pages.
+        Needs a cache of q's type, and no split_size; workspace is not used
     """
     return _attend(
         q,

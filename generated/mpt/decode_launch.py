@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5387dd486d25450f
-#   text hash     54b8773f26a9cef3
+#   content hash  def4fb3c25451562
+#   text hash     e5171b9651972f4b
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

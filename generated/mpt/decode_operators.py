@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc0d9c7ba5280a47
-#   text hash     25cb1506ab2ac9a6
+#   content hash  fbbb5a4c7c53be5c
+#   text hash     90dd4569a03c3c3d
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

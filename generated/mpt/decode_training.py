@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c7a76f45c1d84169
-#   text hash     8d8552ee86c15a7b
+#   content hash  4b28ab29fd1caca2
+#   text hash     f11da3e958165f0d
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

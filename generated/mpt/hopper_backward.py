@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1ebaa50a69863ad8
-#   text hash     bcb82b0ebdbc8486
+#   content hash  b932925d73f29eae
+#   text hash     e9a0477cf29eafa9
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  00373002eb038e3c
-#   text hash     56b173077d443e2c
+#   content hash  4c23805a3ce947c3
+#   text hash     c72f28513197474a
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

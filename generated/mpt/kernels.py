@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3e2697fbd57be9b7
-#   text hash     4f3a66a9d2de886a
+#   content hash  f896f7a30984ce1b
+#   text hash     9a27a75269b5b360
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

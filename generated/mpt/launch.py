@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f12e1f835f7cac2f
-#   text hash     06ea2c65d88218e0
+#   content hash  d56485e5ddf7ebdb
+#   text hash     4fc5bff34ec42dba
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9ebb8489325bf728
-#   text hash     70bf89ee0c85241a
+#   content hash  5f1029e111448a19
+#   text hash     eaaa4e0368bc0e61
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

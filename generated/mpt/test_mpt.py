@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  81a8fa0509394b5a
-#   text hash     52bc42f2bc9faccd
+#   content hash  ebb4c5cc6b4764bb
+#   text hash     7d2900ab24f91422
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a801b2fa6c826134
-#   text hash     bf9b7eff277a7612
+#   content hash  895849bd9b95197a
+#   text hash     b2b3c9f96aefafb5
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

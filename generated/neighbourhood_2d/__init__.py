@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2b9b96c58ad5cb71
-#   text hash     9fb0c9db403a501e
+#   content hash  a47d3e8616d86594
+#   text hash     68e89b5ab4b1e001
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

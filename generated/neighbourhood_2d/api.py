@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d0bfe0674b573ba1
-#   text hash     dfcb5f89de386b67
+#   content hash  b1e486550b302ca7
+#   text hash     40063ef2f40b7d9e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

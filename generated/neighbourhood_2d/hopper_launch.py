@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  922c963b2f5c5699
-#   text hash     1b7f5a268271a7e7
+#   content hash  b31a738e6cbce602
+#   text hash     3d878e79c29783c6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  61f6d62c23b4786e
-#   text hash     9ce9336c9354be3a
+#   content hash  fc46c89da486e2ef
+#   text hash     fb906782951d5e84
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

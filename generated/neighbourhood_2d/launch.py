@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f0733cf892560cff
-#   text hash     5c4f172db8b7e58c
+#   content hash  4a96abdee7edca2d
+#   text hash     83f6da000a962c8e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

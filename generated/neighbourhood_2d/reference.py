@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  60cddf511a82dcf6
-#   text hash     8f0c735f427d87fe
+#   content hash  0d148b7ebae3477a
+#   text hash     e5eafa3a968b060a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

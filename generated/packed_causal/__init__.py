@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  613a404160fdcc1e
-#   text hash     b375856433a3188d
+#   content hash  a866204ccf9fe36e
+#   text hash     5ec7ec628b471e42
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cb7b9bdaa40701f0
-#   text hash     1673ccacd40fe11e
+#   content hash  9d5cfe359e00bb8e
+#   text hash     7954eafd6ed6e186
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

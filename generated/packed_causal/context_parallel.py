@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dc950ac70b8739d0
-#   text hash     f2a56d1242170688
+#   content hash  dbee3a38cff5b509
+#   text hash     0ad0c427ded6799d
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f3f26e4f75de7808
-#   text hash     23dd227a54b69aee
+#   content hash  c44ad603f7dc2625
+#   text hash     6aefb2d8e7ce1d78
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

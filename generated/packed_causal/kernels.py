@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d2d9e92c713e1bfc
-#   text hash     e9681f48ad889ba3
+#   content hash  40354ef345c1d482
+#   text hash     57f6eabc55f98a32
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  535e8ce5b61e24a4
-#   text hash     aada595648d26d7e
+#   content hash  6c85589338d867f6
+#   text hash     dfe68c7c69b73cc0
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  359ec1fe44f640bb
-#   text hash     e88e5132ea6e5695
+#   content hash  749f27a6353e5ac8
+#   text hash     d900ef124400ccfc
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  48377834e965d92d
-#   text hash     fe2b77fd2b0f9fdc
+#   content hash  6de563d8b37e3efd
+#   text hash     6afd9fcdb077a6df
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

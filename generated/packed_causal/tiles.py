@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  04f57b326bf220aa
-#   text hash     7f62e4d2526fedb1
+#   content hash  a6cb966484a760e0
+#   text hash     38bf40a0aafbad1d
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

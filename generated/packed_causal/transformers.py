@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b5c0c75f2098b8ef
-#   text hash     0e4d8281e79c1cb5
+#   content hash  1593a5a05d7eb70b
+#   text hash     60ea9f505c881841
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6aae21b61b4a2266
-#   text hash     fd5bbd2c47dd5a74
+#   content hash  3b4fcb6425d506c6
+#   text hash     2c2f0512b6ddf7ae
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0b12893c9dce1310
-#   text hash     d25c215691641438
+#   content hash  7503befe4cb50076
+#   text hash     78360f659ea244af
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

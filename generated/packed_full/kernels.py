@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  324ffef3c8cf257c
-#   text hash     72f1c3fe06a71db3
+#   content hash  2e664313927a9bbc
+#   text hash     5ab57dd3a75869c2
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4b469f04db36057a
-#   text hash     22c340945b8329bd
+#   content hash  2821edb5a28ebbeb
+#   text hash     cc239af61d0922ed
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

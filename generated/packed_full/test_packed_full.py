@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c1f4d4a688d2d89
-#   text hash     eeea5d502bc54bb3
+#   content hash  fd9b9e847a4f1f80
+#   text hash     82843fbc5b6575d5
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  54802bfa7ff9d0c6
-#   text hash     21365d74e120d5d4
+#   content hash  dd7ceef6fb219b20
+#   text hash     88f4c2b013ffabf9
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3d476a0a2564a4cc
-#   text hash     7ab21643a8b484c8
+#   content hash  1b25d0e188d1e2b7
+#   text hash     7960bc8cc883c2b3
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

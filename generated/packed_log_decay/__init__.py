@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b7f43b3600ce7cca
-#   text hash     39573b8fdb47be9b
+#   content hash  59aa2c19778c3492
+#   text hash     14b9927a3cfa88cf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

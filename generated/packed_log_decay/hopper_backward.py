@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  37bdea653d9f6109
-#   text hash     2ea539b1eadc551d
+#   content hash  5455ec774969aa41
+#   text hash     6fb6e5d1f4bbd8e0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

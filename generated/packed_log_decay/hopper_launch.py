@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d17290ed8bf1cff6
-#   text hash     e55107d602f50403
+#   content hash  ba146abb22247cbd
+#   text hash     34bac36820540a64
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

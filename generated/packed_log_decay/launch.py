@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  12e04b4766c7fe72
-#   text hash     38147c2ea1fbfa3e
+#   content hash  a1f839fc4831158a
+#   text hash     1b2b8d714b209558
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1e5339b5f0066c4d
-#   text hash     52f5ba5fa3fe5aac
+#   content hash  9e3316601129c62f
+#   text hash     48a77b575778cf22
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

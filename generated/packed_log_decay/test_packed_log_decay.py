@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f4fbbf396175ed64
-#   text hash     d47644d4f9ceee0d
+#   content hash  89c77ed1444ede3c
+#   text hash     c02ee37d49d73b0a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9326f0703c2c9db8
-#   text hash     ae3d70d4784d8ca3
+#   content hash  386e8b2f07d0e8b1
+#   text hash     e37f23c70a888046
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

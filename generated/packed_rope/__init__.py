@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  215970f72029e396
-#   text hash     950694c6b85b5b55
+#   content hash  8e7a9092fc357842
+#   text hash     b389c5334da18cb9
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1c5647464ef3e036
-#   text hash     ea23f0d1eb3af1f2
+#   content hash  dc28a8562c7d4600
+#   text hash     dbcf19fe306624b9
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ea0567110d9f4b5a
-#   text hash     3c6e9317793b37f9
+#   content hash  37ee0ba3e08a1b7f
+#   text hash     f148cb0ab30a52cf
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b245f6feb19b93dc
-#   text hash     bd2655679c489379
+#   content hash  c7fa66f0aff1b3a2
+#   text hash     d626d14b3fa77199
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

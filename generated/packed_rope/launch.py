@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  08f5f6feb0de38aa
-#   text hash     384538641686a941
+#   content hash  67438ce8c492b582
+#   text hash     933424772806e35f
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  14f686c867ae9500
-#   text hash     30775356ae1f25a3
+#   content hash  8b819e15a1cf4595
+#   text hash     c42bf792a090a7cf
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f389a060c5c2bc3f
-#   text hash     0535962c252bcc17
+#   content hash  bce84847be8ac9a2
+#   text hash     ea740d5d1cdfd338
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

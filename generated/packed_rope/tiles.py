@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  abe6db4c3360b8b0
-#   text hash     0b1b092d389c1518
+#   content hash  9c2c82a5bb35526c
+#   text hash     01c23f01d4de56a8
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f422f835f10f6388
-#   text hash     0af31501d9517de9
+#   content hash  e2b8e28c9d95e922
+#   text hash     6cf6d8c7d0e95aa4
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a484ecb813a913cc
-#   text hash     86db8bf4d9881fa4
+#   content hash  c1050174fb85ee40
+#   text hash     a41c1958b4785c85
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3380b36332db2867
-#   text hash     4bae624cfe7ec4ac
+#   content hash  7b83c8dc59f0ba6b
+#   text hash     d3ed433e28ffa3e8
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

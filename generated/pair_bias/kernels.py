@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a09263ee15e56acc
-#   text hash     ae35a63d081f120f
+#   content hash  9dc20e7af825e4f3
+#   text hash     6054496c7c152392
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

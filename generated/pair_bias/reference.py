@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8161e0e92795abaf
-#   text hash     b8e2ec91518550a9
+#   content hash  077468a3ae86d33b
+#   text hash     5d29dadcfbfac8e8
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7f9048aea4c59513
-#   text hash     1c3ceffd1eb7800d
+#   content hash  390e3d9834a50281
+#   text hash     4f6292cb4aeec917
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

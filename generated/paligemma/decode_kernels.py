@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  06c291919df18f73
-#   text hash     3728ba0a60cd967b
+#   content hash  9812d240e3171312
+#   text hash     17822c8136c87c62
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  54cb6a4a508f3a56
-#   text hash     572b16e2815cfd3e
+#   content hash  116b2c57d61fc43f
+#   text hash     61a175b770a3e74f
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

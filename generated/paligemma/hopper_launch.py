@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  60bfe739ed474232
-#   text hash     639101d345832e12
+#   content hash  131959a27317a9bf
+#   text hash     c891cf6c0903cc50
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bc23d6a4831d1ba0
-#   text hash     ef150008f43ab246
+#   content hash  4d9b63d8efa7ac71
+#   text hash     e4781e3178d5ba74
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

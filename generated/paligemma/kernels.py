@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  13cde2b5b19446b9
-#   text hash     10f0a09689b305a1
+#   content hash  4afc3311c24b524c
+#   text hash     feee21164bf5d695
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

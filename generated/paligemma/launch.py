@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3839b7e8bea97a7f
-#   text hash     9c931bf790290adc
+#   content hash  ee0d5692c37eb1ad
+#   text hash     85eba9eff5fcfbbe
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  40b5e6c1bcacc382
-#   text hash     12b8de3f0689db6b
+#   content hash  6c260c48fd393c05
+#   text hash     d73d077b3c37ad38
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7a80444e81685b35
-#   text hash     845362ca355d4c3f
+#   content hash  beb2c11603b69e89
+#   text hash     0a87b08cb3facc33
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e1a6cc7b3969fdcc
-#   text hash     a5bd36d22d14cfbd
+#   content hash  9f15a15c4876eac3
+#   text hash     4b8e168692bbd687
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

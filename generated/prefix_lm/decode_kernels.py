@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cf2875b2b32a7be5
-#   text hash     049218f1f19e57ce
+#   content hash  782950b344b0957f
+#   text hash     3a75265091b29ac5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

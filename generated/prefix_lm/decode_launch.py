@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  86a1fcfe85622f13
-#   text hash     0dc66f10931b09c0
+#   content hash  d83306ef5fb67713
+#   text hash     b231945c78a5be62
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

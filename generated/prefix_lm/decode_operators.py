@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  24d0af37bb07fc43
-#   text hash     29d5b95ea713e242
+#   content hash  9e03e337edb11b80
+#   text hash     1a8388f0a34ae8f2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  379330ebe388ba7a
-#   text hash     a8935cb7aade0c13
+#   content hash  3feaf05dd1ce166b
+#   text hash     8c34874087b5f6af
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

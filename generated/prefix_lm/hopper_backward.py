@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4486e634076f5b13
-#   text hash     76346b56c7f60c2c
+#   content hash  ddd528cdd0d48c51
+#   text hash     fc960874fba595f3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

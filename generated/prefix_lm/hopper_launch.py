@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e8d5332f3866a1ab
-#   text hash     6f64911cbf1f6680
+#   content hash  606b949f9a3775de
+#   text hash     28e416f22b490c62
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

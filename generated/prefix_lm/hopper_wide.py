@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a618c181dfcb2921
-#   text hash     92e9aa6e99354988
+#   content hash  d6aaf569ce60aa17
+#   text hash     1d03d21fc8302ca8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  25592a5c253a374e
-#   text hash     936e924af821c67e
+#   content hash  7b9a0603a89d97b2
+#   text hash     ad760d7914818724
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

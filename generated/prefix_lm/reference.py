@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d133eeca2c656c9d
-#   text hash     703c9aa8cfe97325
+#   content hash  bb37e48c115d5225
+#   text hash     61c3432043c2a7ea
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fcb5704ae5a5d879
-#   text hash     d487b5c49c541f1b
+#   content hash  b6640757706a4f31
+#   text hash     ad9d5e9b36b70925
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  14fda2c21201a751
-#   text hash     47f3af7d98d1acaf
+#   content hash  126e943cec24fa21
+#   text hash     ccbdd50bbcef3211
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

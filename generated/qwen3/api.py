@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  636bd06c0b232ae2
-#   text hash     169efd1a2bd79cdb
+#   content hash  6a915039e0aa1085
+#   text hash     f8c9518a861ae247
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  74d8659de2e786f2
-#   text hash     9d5ac9dce69cdbe5
+#   content hash  f17ba3b8df78f527
+#   text hash     efd13d67e3c150dc
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  72eecfd32f345383
-#   text hash     ca6bb8123a3d9a6f
+#   content hash  080fac22e4e746f7
+#   text hash     b1cf9b143dd7e518
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

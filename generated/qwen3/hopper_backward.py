@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9f04315dffd76a21
-#   text hash     1da6a27179b081cd
+#   content hash  7df36b9a9a8aff47
+#   text hash     ca35c6f51d151b10
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9f1424b8c747550b
-#   text hash     15b8730d84d2d27c
+#   content hash  5eeaf052ebe13a83
+#   text hash     6016ffcaa328a2c6
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

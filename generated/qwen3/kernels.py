@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8c0e73b8a1cc8a0f
-#   text hash     98ddc12d88981659
+#   content hash  1607a04b69e3c012
+#   text hash     ca277e775c2ce40c
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

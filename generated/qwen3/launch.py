@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3ca3077b339879f0
-#   text hash     8e8f6086ce9e26de
+#   content hash  b06a6a368905f6a7
+#   text hash     2f2f8f2cbed6aa2f
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

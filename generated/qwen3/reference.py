@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2adc4e8c36fff947
-#   text hash     30261d9d60911cda
+#   content hash  cdb580bd27b3a9bf
+#   text hash     9bcf046c2459c6d7
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

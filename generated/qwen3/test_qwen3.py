@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ca14c096c6471773
-#   text hash     1a8e95f5f9e1801f
+#   content hash  e64446be5f106936
+#   text hash     35d95779f6c2bb83
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

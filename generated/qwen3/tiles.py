@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  350829ee61f7e8e9
-#   text hash     d97d03a2371c292d
+#   content hash  20c2cdfaade86dfc
+#   text hash     4065438cb06f5076
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

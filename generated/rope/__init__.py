@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6ea4cbf7f0f23c25
-#   text hash     9a46113c1410c4b4
+#   content hash  fd23d034806f35c2
+#   text hash     258f33b61fc0f4f0
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

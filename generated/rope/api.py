@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c8647c8b3d2148b1
-#   text hash     e4b78b1eec7c8b6b
+#   content hash  fdadb648ad90ec63
+#   text hash     8c7edc78376340ba
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

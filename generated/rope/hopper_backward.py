@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1d7b516040ccc1d6
-#   text hash     da5da660755a1c36
+#   content hash  c4cbf825fbfe8cf0
+#   text hash     6d6e93e1daf1d8a9
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

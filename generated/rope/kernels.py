@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  57282b9d71f57ee6
-#   text hash     b5b42158f8940b6b
+#   content hash  0bb49ac4ce63f92a
+#   text hash     a737ba585b8addd4
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  05ffafd0c34a319b
-#   text hash     9a791bc06447f32e
+#   content hash  9e1240dcfc63144e
+#   text hash     b09ee058c3b13a4d
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

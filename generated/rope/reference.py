@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  428cca945bd0ff17
-#   text hash     5b8851186de5f1bb
+#   content hash  44cb162bf753d452
+#   text hash     1932a169a106af42
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

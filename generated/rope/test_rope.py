@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5baaa1c73ba90d9f
-#   text hash     ab88226de13585a3
+#   content hash  5335ea60ce99dda7
+#   text hash     3a436ed67f1c85ba
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

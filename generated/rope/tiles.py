@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a262c1c59a189859
-#   text hash     5f107e69ef4468e4
+#   content hash  f87fa8f02cbe46fa
+#   text hash     8fc18593a5b59297
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

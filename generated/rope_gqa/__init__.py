@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  63c2c9d695df82aa
-#   text hash     e6f4ddb13d12237e
+#   content hash  f5ae0836aedffdfb
+#   text hash     10b22b09c387a6b6
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

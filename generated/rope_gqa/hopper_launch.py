@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bb64917226d8c699
-#   text hash     2899163807b2e3ff
+#   content hash  51feb8288380b0d6
+#   text hash     a076fbdb76dbfd6d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

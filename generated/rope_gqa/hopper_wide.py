@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eb9eb7410b5e0d8b
-#   text hash     9542bcf7258ef055
+#   content hash  b78ce14176652247
+#   text hash     6a44c119c00d6c17
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6078825b4658446f
-#   text hash     456c633cc9d70d19
+#   content hash  72c408ff3eff6b45
+#   text hash     622c5d0a12ab9b67
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

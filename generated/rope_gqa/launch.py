@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c486d9f4aa8b9c36
-#   text hash     34dd5e290a676cc0
+#   content hash  ce787773be84a34a
+#   text hash     512e1e94c97ea258
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

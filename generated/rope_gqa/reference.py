@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6c6f6ff956f98693
-#   text hash     3f71a66375472ae9
+#   content hash  9a31cb1e58ee9e1a
+#   text hash     e1a792d1bb4eb920
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

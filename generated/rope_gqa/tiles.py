@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c6e8abf559a52203
-#   text hash     24248d78cc347e72
+#   content hash  437e4ae773df88bf
+#   text hash     587155afccda4c03
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  373b5464ed4f4c4d
-#   text hash     2e9032f6510edc8f
+#   content hash  364d27bc14829bba
+#   text hash     2051cfe711ad28a3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  397a51a8a25e3396
-#   text hash     84b08f037beeac22
+#   content hash  e99a4c0fee975e85
+#   text hash     bbbbfca56b9318c7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

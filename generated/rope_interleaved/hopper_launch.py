@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f7f5adf5af30ec95
-#   text hash     2523ee46eb2bf369
+#   content hash  186703b2eb9bc12c
+#   text hash     00f569f82e208125
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  00b30973ac7455ae
-#   text hash     bd34a7f59ca98933
+#   content hash  1970c9b427b13834
+#   text hash     e774a0489fab6e15
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1d3e48d680e17564
-#   text hash     8ed1c234069adc56
+#   content hash  59c2e33340537140
+#   text hash     045334bde7238df4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  941c19d61156a984
-#   text hash     86d7cc42743f296b
+#   content hash  13717cefd9096305
+#   text hash     a43f69e3b33d79e1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2f80d33c6bad1603
-#   text hash     a238ef65c8de5542
+#   content hash  317049f8ca9aaac6
+#   text hash     d17c7ed8e9fd77b5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

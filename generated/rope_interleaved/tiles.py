@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b11ac2142ae37c3e
-#   text hash     90fd9ba8d2d09d05
+#   content hash  05e0a7630987349d
+#   text hash     80bd00027abacc93
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2f58358a2d97872f
-#   text hash     c881928ce6f30f9d
+#   content hash  cdbefb47207aaee5
+#   text hash     6c31caeb098bb9fd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

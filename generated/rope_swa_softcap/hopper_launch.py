@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ce1413f4d020cc3c
-#   text hash     607870d800916be0
+#   content hash  6db9b2fdabef6b1e
+#   text hash     98dc90b801ed8916
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  932050c6aae39684
-#   text hash     d1508fbc2668f415
+#   content hash  5a834bfe9f5b5090
+#   text hash     e6f2a7ff50d95c80
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6bd6994da02a36df
-#   text hash     d307c3445b2badb1
+#   content hash  1daf17ea2d6e8a80
+#   text hash     1a56c1ef6b7343b2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5262abd3b439edb8
-#   text hash     d651f74a54f85356
+#   content hash  86f9ec87059f6594
+#   text hash     dd92460dfbef47f0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cbd53e4430c3c39a
-#   text hash     188180979e809a2e
+#   content hash  a3d9c92ad5c14327
+#   text hash     39e2e4c763f1f798
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

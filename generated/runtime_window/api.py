@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e2d50385a4043117
-#   text hash     caa1f668fe53e204
+#   content hash  f8f9d3e6e43319dc
+#   text hash     7f2f2d011d2ca75a
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

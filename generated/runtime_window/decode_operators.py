@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  902c372b43cfbaa5
-#   text hash     30b312fd8c91a3b5
+#   content hash  b858ce47d135f9d4
+#   text hash     777b6d3ea7f21024
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ee15cf4ab3bb260e
-#   text hash     1b2472ded867c34b
+#   content hash  bec228ed2c61c0d3
+#   text hash     43b2fb64f5e56ce4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

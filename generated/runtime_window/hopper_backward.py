@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  96357578af9c8239
-#   text hash     bef368e1cc32ab26
+#   content hash  c037e90e74304918
+#   text hash     6383afd71ef88daf
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

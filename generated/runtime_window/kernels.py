@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4312f975cc0dd9e5
-#   text hash     d81ee25598284c74
+#   content hash  391b3a6ec032d434
+#   text hash     c1c516e97bbe30cc
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

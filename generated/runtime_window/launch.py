@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8bb731514f59407e
-#   text hash     58c2f7e7fbde1c7a
+#   content hash  9dbd9262791e60e4
+#   text hash     07f6c9c9ba7ae864
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

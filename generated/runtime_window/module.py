@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ca216a7cf673da3d
-#   text hash     9866bff212609244
+#   content hash  11a5ce82130a724e
+#   text hash     70484895e3512d2b
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

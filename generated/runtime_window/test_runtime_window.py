@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ce1ca7cb922d2fd5
-#   text hash     b333171629a3d689
+#   content hash  f95f70e0a631e5a7
+#   text hash     fffbcad24de0641f
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bee0ccc04d066aff
-#   text hash     43072b9439232d17
+#   content hash  620c8f757a806d9d
+#   text hash     ac8393ed9d85128d
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

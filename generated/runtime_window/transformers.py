@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  28f8d1d9e83cf2b7
-#   text hash     e7bfd0d64f78469f
+#   content hash  91e11ea09017693c
+#   text hash     53c47fe3a594f0d2
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fbb57f95b76c2229
-#   text hash     7e78c99b750d989c
+#   content hash  b77cdb38d7c838af
+#   text hash     ae6aa708d096d5a7
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8d21e8fc415bea6a
-#   text hash     164c35e8aed006a3
+#   content hash  6c85d2b6e1028439
+#   text hash     7f6a64e1012c3175
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4dbb72ef2a332059
-#   text hash     0e3e9447bc5d4928
+#   content hash  db44bfc7018e13dd
+#   text hash     8a168aaf4c6efe65
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c04e699ee8af3e22
-#   text hash     3607c0aa3c36bc14
+#   content hash  aad9b31e0b82e77e
+#   text hash     6ad82b554e1bdd4b
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

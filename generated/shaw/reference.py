@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5fc6194af9c3e6ed
-#   text hash     73598bffe6041a5f
+#   content hash  a2824005b5ce714b
+#   text hash     fd1d51c19f252153
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bf274ad9f44ba5af
-#   text hash     dcd7c8405f4cde87
+#   content hash  521938da51da1dfd
+#   text hash     eb1bc9e69ed04b14
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

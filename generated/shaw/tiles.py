@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9ddf838f9f1b47a9
-#   text hash     be4803a196a8ae8d
+#   content hash  3f9e3dd47ed4b601
+#   text hash     b2710014e41ba838
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5cc8fe64f7df487e
-#   text hash     05bc30ec8a23ed2b
+#   content hash  55969a718d29f000
+#   text hash     161f71335a752596
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
@@ -68,9 +68,9 @@ def attend_with_cache(
         key of a sequence, summed over its new tokens; 0 after its last key
     split_size: keys per program, a multiple of 128; long caches are read faster with 1024, short ones with fewer. The
         last bits of a row depend on it; if None, it follows from the largest number of new tokens of a sequence
-    bitwise: "training" gives each row the bits that `attention` on the whole sequence gives it with the same kernels;
-        it takes more time, and memory for a copy of all pages. Needs a cache of q's type and sinks, and no
-        split_size or return_key_sums; workspace is not used
+    bitwise: "training" gives each row the bits that `attention` on the whole sequence gives it, on Hopper GPUs if
+        ATTNFORGE_TARGET is portable or hopper for both; it takes more time, and memory for a copy of all pages.
+        Needs a cache of q's type and sinks, and no split_size or return_key_sums; workspace is not used
     """
     return _attend(
         q,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8f4169f2ec2b2e5f
-#   text hash     f349c2af17dbfedf
+#   content hash  fe26c5d3b1ed10b6
+#   text hash     3df5d004c0d5ae78
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  34af4dbbdcbcf4b6
-#   text hash     b4b08f16fc3e56a5
+#   content hash  7dc41c6cbadce534
+#   text hash     cb96ea604fc2bc49
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d9660b53333c0ffa
-#   text hash     0e9441892dfa9337
+#   content hash  1698e664ed7f302c
+#   text hash     c847e3e981a21ce2
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

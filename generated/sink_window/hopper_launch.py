@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0c2a89463d57bc6a
-#   text hash     4bf9a04848c22996
+#   content hash  a9115e3b7005ec8b
+#   text hash     c68b8fdb703e0647
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0497192a1142fdd5
-#   text hash     9710785b15f5eeae
+#   content hash  dd05d316d435aa3f
+#   text hash     64cb8411711a35fe
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

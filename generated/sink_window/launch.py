@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3d2f4831f42b0bbf
-#   text hash     159d9f754219fad2
+#   content hash  f7f9b83b638d275e
+#   text hash     9600656669c0ecc7
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

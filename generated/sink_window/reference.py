@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  651e23e5a1e218b1
-#   text hash     949ad03545c635d2
+#   content hash  7ffff0be652644dc
+#   text hash     8b2d4b33b8a32c29
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6d3781db0f37ecb1
-#   text hash     0b12a4c57a211683
+#   content hash  79c279f9c812c375
+#   text hash     4b92d6b605f6119b
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c73b441aa2fe6e62
-#   text hash     bd86b20cf4858e14
+#   content hash  9fd53d11df4d2673
+#   text hash     0148416dc794531d
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  159851736f4b9d6f
-#   text hash     1467c4bdd059d411
+#   content hash  ce870ebb2e4815c3
+#   text hash     bedd8680c328b80c
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

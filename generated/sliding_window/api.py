@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5d41b1a2db34f4cd
-#   text hash     20b4a7dc4d57fc04
+#   content hash  1849c85f741f8e18
+#   text hash     4d354f647e377bc1
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

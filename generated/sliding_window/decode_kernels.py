@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  af386d4e92d2416c
-#   text hash     9e877b8c10f1c89f
+#   content hash  07ef737c2f5ee7d5
+#   text hash     d7d2f7ead6711abc
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  95e608846d83daf1
-#   text hash     7dfa775d8d14d012
+#   content hash  483112001ef42255
+#   text hash     343d90c3e7e837b4
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  69fbb8a4f4c3b7d6
-#   text hash     f86bacd87969db8f
+#   content hash  c6468f68166cfbd3
+#   text hash     16b50857cb7b548a
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d209570c634f2dce
-#   text hash     9478a311f3d0686b
+#   content hash  82ddd57608ee4774
+#   text hash     4a00b3e871dbf09c
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e83d7088dbf51560
-#   text hash     ca6c3d51375331b1
+#   content hash  60420735f7fe047c
+#   text hash     32f56f892082360f
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

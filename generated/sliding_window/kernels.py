@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d124beff3a552fff
-#   text hash     a2aaab0e9144bd73
+#   content hash  c8cf6ba5e06a19ec
+#   text hash     d2fdee5fa01bb2fe
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

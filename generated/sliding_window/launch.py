@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2d6eb5518a2e99a0
-#   text hash     71477264b45c20c5
+#   content hash  1156d4ebffe018dc
+#   text hash     a30a32ebcc68cc23
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  07e2d5dcef985626
-#   text hash     2a18209d092be36a
+#   content hash  5604f309655d875c
+#   text hash     a1c6eb5fff3d4b74
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

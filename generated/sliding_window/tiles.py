@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8cc8c97b7f955b27
-#   text hash     9100007329a28809
+#   content hash  0e0d192dd4764356
+#   text hash     c9aa8c622237e6b6
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

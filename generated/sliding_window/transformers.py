@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0f41eaa705b5ffa0
-#   text hash     9d3045be3c120c93
+#   content hash  d49b21c74d565e9b
+#   text hash     45a11b37c9a99f52
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

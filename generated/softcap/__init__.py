@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b40c0e0c71d7fe79
-#   text hash     ba5d3724f31de062
+#   content hash  00b90551013c0b4c
+#   text hash     9946dcd4f1c92dab
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  82035c80cd8466ac
-#   text hash     984b7cedb5c0318c
+#   content hash  e2ab346ee9f5fa97
+#   text hash     26438d97b4a5fb8f
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 
@@ -61,9 +61,9 @@ def attend_with_cache(
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq) or (Hq, T)
     split_size: keys per program, a multiple of 128; long caches are read faster with 1024, short ones with fewer. The
         last bits of a row depend on it; if None, it follows from the largest number of new tokens of a sequence
-    bitwise: "training" gives each row the bits that `attention` on the whole sequence gives it with the same kernels;
-        it takes more time, and memory for a copy of all pages. Needs a cache of q's type, and no
-        split_size; workspace is not used
+    bitwise: "training" gives each row the bits that `attention` on the whole sequence gives it, on Hopper GPUs if
+        ATTNFORGE_TARGET is portable or hopper for both; it takes more time, and memory for a copy of all pages.
+        Needs a cache of q's type, and no split_size; workspace is not used
     """
     if max_seqlen_q is not None and type(max_seqlen_q) is not int:
         max_seqlen_q = arguments.as_int("max_seqlen_q", max_seqlen_q)

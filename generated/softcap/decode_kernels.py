@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ad6e7e26bc4f1696
-#   text hash     259e19812ccc004c
+#   content hash  d3086bc5d4ce72eb
+#   text hash     9383fc05edc43cb0
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  72e1a53320db1d14
-#   text hash     e0b7b6cb2f252580
+#   content hash  89b467a25f373ff3
+#   text hash     f274dcdea7ba6643
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8e5aac70c874f56b
-#   text hash     a86de79d3959742d
+#   content hash  20ce0f7824f9506a
+#   text hash     7bcbcb801e38773c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

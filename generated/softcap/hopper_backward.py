@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  26954fac025980ae
-#   text hash     ce8749972f7242d0
+#   content hash  797dddbbbb5e4000
+#   text hash     b5645df21b26587d
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

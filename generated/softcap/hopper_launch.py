@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3a65a71558ce32b6
-#   text hash     34175879c97786be
+#   content hash  d8f017166640c269
+#   text hash     31544ea552d69c0c
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  44ddb9759a45fcbd
-#   text hash     713afc193d6149d5
+#   content hash  d20610d9934ccffa
+#   text hash     7cfcdddc7a470ce1
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a34e5c8d01383e8b
-#   text hash     940e05fe46f66778
+#   content hash  74a34fa84f14c384
+#   text hash     d46df9116401d45e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

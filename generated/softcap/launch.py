@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  18003a7246af4be2
-#   text hash     6e4b3cf369145109
+#   content hash  26017241d63a2734
+#   text hash     63e281530388e4c8
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c72336cdbaf307b2
-#   text hash     19963554b7f5dc60
+#   content hash  e4c839f8b384dbfc
+#   text hash     6410c818cb2630fa
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

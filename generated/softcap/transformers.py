@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9768f6200961dd01
-#   text hash     4f64ae3e2295271e
+#   content hash  9d86f1bfa4ce8b2e
+#   text hash     be06a244e6987f05
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  733491599c03c2ee
-#   text hash     1cbc4d7913ff2e3a
+#   content hash  014f849cfc4c5603
+#   text hash     549269c8ddeeac25
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7441f49aaf3f0bed
-#   text hash     d971c048c00471a5
+#   content hash  28ee613fcce8bb2a
+#   text hash     c8466fcacb7023b4
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  410337438e2674b9
-#   text hash     9a9f539c669ee524
+#   content hash  0fc26a4ccc4fd58d
+#   text hash     1e50f5ba8c6f47ea
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

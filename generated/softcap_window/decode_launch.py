@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2fa051031e9fa418
-#   text hash     c873094a601b0e64
+#   content hash  17a44ecb70842df8
+#   text hash     df5cbd51f264c604
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

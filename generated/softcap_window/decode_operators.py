@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7774d2718af9efba
-#   text hash     134c071ec51d7479
+#   content hash  0362b2a55f0cd67f
+#   text hash     0bfdc78a3ab61565
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e81b658ceb8c6601
-#   text hash     e7224ed997d116c8
+#   content hash  bdd11a981c4c3c21
+#   text hash     59af02ef77fe5023
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d2b854aa7e81927a
-#   text hash     53c89c0a657c90c9
+#   content hash  250111f9c5573070
+#   text hash     79ccd88643866855
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

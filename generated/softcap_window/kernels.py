@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  00f1b42995ef26f8
-#   text hash     93a40e6a1d1e00e5
+#   content hash  c8dc2d053b38aad6
+#   text hash     59192b1b6e570d93
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

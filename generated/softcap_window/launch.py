@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f7b918ea519431d6
-#   text hash     6d2b2615bb42a47d
+#   content hash  14c3eaeb817533c5
+#   text hash     79eba4507a578c7a
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

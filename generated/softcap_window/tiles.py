@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76cfc9f9830fe0a2
-#   text hash     e6b67626638788fa
+#   content hash  cfd326221fcae746
+#   text hash     ca37f12be05b2e7d
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

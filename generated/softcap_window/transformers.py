@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fa843643d73d2958
-#   text hash     f022bdf68859508c
+#   content hash  3a1866a12a9995a2
+#   text hash     eb77145213d67ef2
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ac9bf694ac103229
-#   text hash     6adbc22f49ddf509
+#   content hash  e28deade53ff3c07
+#   text hash     a66877dc68404300
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

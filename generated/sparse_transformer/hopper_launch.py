@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c68e53bee3396e20
-#   text hash     de95096afd6e1e5b
+#   content hash  25245f677615efac
+#   text hash     c02dee0818a72764
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  bda972f43bd0ba57
-#   text hash     2464bce6cdfaf02a
+#   content hash  f63a0d4e33c0d02f
+#   text hash     de8bb498e5344700
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f85016da2e555158
-#   text hash     163998e6287efcf2
+#   content hash  5399782b0bb4573e
+#   text hash     4c81fc1f94552976
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4519dcdc3327763e
-#   text hash     5a0548d4f8dc439f
+#   content hash  5b556a834e9846f1
+#   text hash     f66f1a25891b7dd0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

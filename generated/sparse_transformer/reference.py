@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ba1c51d966d67a6b
-#   text hash     7ecfb588c89ae99c
+#   content hash  c1eba9820d18decb
+#   text hash     e9dff07aac17f56a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a47d3b7c60b96aa2
-#   text hash     f54c9f5c3f60a135
+#   content hash  447439681053088b
+#   text hash     9712d0db6e50941f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

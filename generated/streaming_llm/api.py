@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  118b7f7d7e6efcb3
-#   text hash     aed67ced9b9ded28
+#   content hash  328d780b71d9b8bd
+#   text hash     d136b904f9cc0d98
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0792e29801fd41e0
-#   text hash     2098fcfc92e8b2f6
+#   content hash  f16cd6315695c7a2
+#   text hash     62f8a9f6e79cbb24
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

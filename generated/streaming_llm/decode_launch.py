@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  27d3fd7e96ad9f0f
-#   text hash     2d980d549809f3df
+#   content hash  d163d4f47366f114
+#   text hash     2cb2d7a671ec596d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d89d0bae4cbea115
-#   text hash     161d85200dad801b
+#   content hash  162d77163867059f
+#   text hash     8b6fad9b32e489e7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c04889e6dfd793a9
-#   text hash     12ce430e47acb67d
+#   content hash  7fa2d149b87b1678
+#   text hash     90ffcb9e9d3b171d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2ac21ee806ed08f2
-#   text hash     c5ec9c5af34d6606
+#   content hash  f25fcd9b56b7464a
+#   text hash     25da19471b96c9dc
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dc4912b6df0448c4
-#   text hash     d9df1bc9e9967cc0
+#   content hash  eb8bfbc8113343d9
+#   text hash     c72b114917e569cf
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

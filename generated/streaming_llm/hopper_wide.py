@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fff19d0ba601c751
-#   text hash     504e98078658f6ce
+#   content hash  9502a6f69f87044b
+#   text hash     503ffb45e85dfb61
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e9aff32a47958812
-#   text hash     866ba0860ba62cb2
+#   content hash  719f01865d03d77c
+#   text hash     13ef73d50cbb1fad
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

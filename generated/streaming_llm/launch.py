@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  18b473c8f007fac3
-#   text hash     3f87f4e0209045c9
+#   content hash  da0ace512cc8288f
+#   text hash     b8b3a560ad8296bd
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

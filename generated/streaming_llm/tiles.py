@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  50bc014b0ead3dab
-#   text hash     deed5f7a1761b4e3
+#   content hash  b3e7522f7901e9cd
+#   text hash     0266bf3f24a2fdba
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

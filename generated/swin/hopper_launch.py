@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0ad89da8a549ff04
-#   text hash     386540f8607faa33
+#   content hash  01b1c38ad61a67cd
+#   text hash     78aed90ce8641719
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  615fbf91e88513a9
-#   text hash     2f790c1ec8d030c2
+#   content hash  0103515610f08283
+#   text hash     964ab4218d7780b3
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

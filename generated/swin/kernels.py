@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  940e362e1f3a6d54
-#   text hash     9151da105278dae0
+#   content hash  310e0064cfe181c6
+#   text hash     2febba968846f2eb
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

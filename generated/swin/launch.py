@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d3d97bf618c9ff1b
-#   text hash     569de88d4b80d5a9
+#   content hash  7be1d54238972f44
+#   text hash     73c50e87bc52b87d
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

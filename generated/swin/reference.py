@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  107851db432c2f55
-#   text hash     e30123c5072bf85c
+#   content hash  a873e4792b3afc21
+#   text hash     fe56225a1135fe48
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  729bfbfa1f598684
-#   text hash     fa882566e990f16f
+#   content hash  9b42ffd1a13408f4
+#   text hash     543c78f425bff6dc
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

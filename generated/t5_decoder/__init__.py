@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  96eeee09708c2994
-#   text hash     2c64bebd76268919
+#   content hash  4dbdcb5f02ecabf0
+#   text hash     8ce80e7f70aa4cc2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0feabc4d388d30dc
-#   text hash     e2fa9b4fa1e7405e
+#   content hash  143918acef2365b4
+#   text hash     3bc2437015851ca7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

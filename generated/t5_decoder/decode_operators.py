@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1969535dca06a246
-#   text hash     484fbde1c641ee98
+#   content hash  767c3e86849f5699
+#   text hash     6eed9cb65c7f13db
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

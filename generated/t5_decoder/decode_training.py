@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6d2a21c2ad9c47c5
-#   text hash     0dcba920253f2975
+#   content hash  37d59820adcc2db8
+#   text hash     a90e307b4533483a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

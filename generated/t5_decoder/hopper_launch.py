@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eaa17a787e9039cd
-#   text hash     74e8292db5fcfd65
+#   content hash  9da4f518dc1e9e57
+#   text hash     b5cd7c4cf9094fbe
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

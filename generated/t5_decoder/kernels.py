@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  19051b7938789973
-#   text hash     e2f9e586e8a6d2d7
+#   content hash  8c2da43237803956
+#   text hash     1d83a770ae84e65e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6af71f40d3624543
-#   text hash     aad45a059cd6afb7
+#   content hash  fda81a6db4a24e2f
+#   text hash     d450d17ea15749b6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

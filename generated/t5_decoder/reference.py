@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  096fb8b6a8b2ebe2
-#   text hash     ff2a36d2e52eafb8
+#   content hash  cb82f9e57d115ae4
+#   text hash     6366ac48d162c855
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3d44fa1413e1b351
-#   text hash     24c2b05e2d0db51c
+#   content hash  9a6693be1bf5c25b
+#   text hash     4b6275d55a6ffe44
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

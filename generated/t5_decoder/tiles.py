@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cfa63b9b2396a4f6
-#   text hash     aa2138bb06290475
+#   content hash  06f59673ce943a5c
+#   text hash     e401351d421917e0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

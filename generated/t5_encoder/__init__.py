@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fe7d83bdbee736a2
-#   text hash     29a07b7628b2ccc0
+#   content hash  1d01846adabede66
+#   text hash     2aa4ca1b1d59c905
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

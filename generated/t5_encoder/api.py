@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  35d91f49a43389eb
-#   text hash     dad2ee6ded90a369
+#   content hash  711a3aa353939094
+#   text hash     1bdcde3a85bca3bd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

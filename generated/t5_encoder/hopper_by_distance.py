@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  49ce479bea99a390
-#   text hash     5788bac09672b1c5
+#   content hash  19e9debe8e8e7959
+#   text hash     501d15630bc050a8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

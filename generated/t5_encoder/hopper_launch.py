@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cd3d37b737b81ddd
-#   text hash     fc6953128b96adef
+#   content hash  7da7d7e46cb900f4
+#   text hash     446415275bb5c0e3
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0279ade6f9cf3844
-#   text hash     9eeacd56f065971d
+#   content hash  dbd068145c5f7eaa
+#   text hash     d1e1eace8246d53b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

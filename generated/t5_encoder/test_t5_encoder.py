@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f77a809c13c7cf6a
-#   text hash     6160489ac9566c0b
+#   content hash  b3ddb41819a033b9
+#   text hash     1f792f841d1d030c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

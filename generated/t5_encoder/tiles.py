@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a3254d2bd0e4867c
-#   text hash     f0b22d869b4619a9
+#   content hash  d6673d74f31ecccd
+#   text hash     837a4d0c3c4b6499
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  222382c746955919
-#   text hash     0e0f68f2e221885f
+#   content hash  ff163e5f81b69a91
+#   text hash     5c4fed037afd90c8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -134,7 +134,7 @@ def _patched(model):
     return [layer for layer in model.modules() if "attention_before" in vars(layer)]
 
 
-def _table(layer, *_, **__):
+def _table(layer, query_length, key_length, device=None, past_seen_tokens=0):
     """A layer's table (heads, entries), in place of its bias of all pairs."""
     return layer.relative_attention_bias.weight.t()
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8d162131628af578
-#   text hash     d0c99281756a3cb5
+#   content hash  3e860cd2e074279b
+#   text hash     573d1ae176e7bce5
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b64e5fcd0b7b0378
-#   text hash     bda2e9d7022937c0
+#   content hash  db6a86462fb0a92b
+#   text hash     e3c03adb7175768f
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,14 +1,15 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ea6bca0feba2f09e
-#   text hash     4ea1022c878bfd95
+#   content hash  e9cf7102d631af40
+#   text hash     be94acb66a00972d
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
 Programs take items in turn. An item is a tile of BLOCK_M queries, or a pair of a late and an early tile. Late tiles of
-a group of heads come first; if all tiles have the same amount of work, one head follows the other. In each program one
-warp loads, and each worker, a group of four warps, computes 64 of the queries:
+a group of heads come first; if all tiles have the same amount of work, one head follows the other. In a call that
+leaves rows out, tiles are ranked by their work. In each program one warp loads, and each worker, a group of four warps,
+computes 64 of the queries:
 
     load_tiles   waits until a buffer stage is free, then has the next tile of keys or values copied into it
     work         for each tile of keys: issues the product for its scores and, without waiting, the product that adds
@@ -31,7 +32,7 @@ Symbols
     place, step        a program's item and the step to its next one, as (group, tile or pair, head within the group)
     early, half        index of the early tile of an item; which tile of the item is current: 0 for the late one
     ranked_ptr         number of tiles of queries with rows that count, then entry and tile of each; None if no row is
-                       left out
+                       left out, or for a single batch entry
     STAGES, Q_STAGES   number of stages of the buffers of keys and of values, and of the buffer of queries
     queries, buffers   the buffer of queries, and the buffers of keys and of values, with their barriers
     WORKERS            number of workers in a program

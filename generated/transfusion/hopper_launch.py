@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1c44e76a163df57c
-#   text hash     53d25148a022891a
+#   content hash  e0e5f6c7b535952f
+#   text hash     9848db47d00ea271
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ecbcba76e481de19
-#   text hash     74c205a57f1c1940
+#   content hash  57a96b391a4e1f93
+#   text hash     e82e3a50b1ca6626
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  75ef0f71a5cb65aa
-#   text hash     ddd1ebe5dd046d30
+#   content hash  7b37cd1cccdc3761
+#   text hash     db0ce97fcb8fc208
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

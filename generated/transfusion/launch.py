@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ba4a637ddeca1d19
-#   text hash     771e65d835df46d9
+#   content hash  8f70c14c61e3ad94
+#   text hash     af846deb8ccfce83
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

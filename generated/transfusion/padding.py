@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/padding.py.jinja
-#   content hash  5433383319f90443
-#   text hash     cd3f89f8d10cea64
+#   content hash  ab7b8f3b16725d37
+#   text hash     0e5828e6eb18436f
 #   render with   attnforge render SPEC
 """Which rows of a dense batch count, in the form that kernels take; none of it waits for the GPU.
 
@@ -22,8 +22,8 @@ from . import runtime  # its error explains a missing triton
 
 @triton.jit(do_not_specialize=["first_position", "batch", "q_total", "k_total"])
 def note_entries(
-    k_lens_ptr, k_starts_ptr, q_starts_ptr, entries_ptr, first_position, k_lens_stride, k_starts_stride,
-    q_starts_stride, batch, q_total, k_total, TOKENS: tl.constexpr, BLOCK: tl.constexpr
+    k_lens_ptr, k_starts_ptr, q_starts_ptr, entries_ptr, first_position, q_total, k_total, batch, k_lens_stride,
+    k_starts_stride, q_starts_stride, TOKENS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Store the numbers of BLOCK batch entries. If only tokens count, queries at no key's position do not."""
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -70,14 +70,13 @@ def _find_entries(
     entries = q.new_empty(q.shape[0], 5, dtype=torch.int32)
     if q.shape[0]:
         told = k_lens, k_starts, q_starts
-        cache = runtime.LaunchCache.of("find_entries", q, k, *told, q_start is None, tokens)
+        cache = runtime.LaunchCache.of("find_entries", entries, *told, q_start is None, tokens)
         runtime.launch(
-            cache, note_entries, (), (*told, entries, q_start),
+            cache, note_entries, (), (*told, entries, q_start, q.shape[1], k.shape[1]),
             grid=lambda: (runtime.cdiv(q.shape[0], 128),),
             from_shapes=lambda: dict(
-                k_lens_stride=runtime.stride(k_lens, 0), k_starts_stride=runtime.stride(k_starts, 0),
-                q_starts_stride=runtime.stride(q_starts, 0), batch=q.shape[0], q_total=q.shape[1], k_total=k.shape[1],
-                TOKENS=tokens, BLOCK=128,
+                batch=q.shape[0], k_lens_stride=runtime.stride(k_lens, 0), k_starts_stride=runtime.stride(k_starts, 0),
+                q_starts_stride=runtime.stride(q_starts, 0), TOKENS=tokens, BLOCK=128,
             ),
         )  # fmt: skip
     return entries
@@ -164,14 +163,15 @@ def rank_tiles(
 
 
 def rank(cache, entries, q, k, v, block_m, behind, reach=2**28):
-    """The number of tiles of queries with rows that count, then entry and tile of each; None if that would not pay off.
+    """How many tiles of queries have rows that count, then entry and tile of each; None if ranks would not pay off.
 
     Entries whose keys and values stay cached together follow one another, and among them tiles that see many keys come
     first. `behind`: no query sees a later key; `reach`: how many keys before its own position it may see.
     """
     tiles, programs = runtime.cdiv(q.shape[1], block_m), runtime.multiprocessors(q.device)
     count, room = q.shape[0] * tiles, programs + 1
-    if entries is None or q.shape[0] == 1 or count * q.shape[2] <= 2 * programs:
+    # the time of ranking grows with the square of the count
+    if entries is None or q.shape[0] == 1 or count > 8192 or count * q.shape[2] <= 2 * programs:
         return None
     ranked = entries.new_empty(1 + 2 * (count + room))
     runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  479bc0dbf0596e85
-#   text hash     953bb8acfd0be1ba
+#   content hash  a8272a23100a5fe1
+#   text hash     e584100fbeab3b76
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

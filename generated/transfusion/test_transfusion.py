@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c214c2b38acb1fc2
-#   text hash     a2be86bcfea6cd09
+#   content hash  b79717710dc87ad0
+#   text hash     a6b8d6deb68e7524
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

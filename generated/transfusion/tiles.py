@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  01adb2278754f172
-#   text hash     df2251d95bf9d3ca
+#   content hash  a9bff456849080a7
+#   text hash     29561eba37c588ec
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

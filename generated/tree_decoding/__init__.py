@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8a1822f62b8d609c
-#   text hash     1a059f14e5ee8071
+#   content hash  db40758b5343d9e8
+#   text hash     e1aefcc6cbd5951a
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  71e3034e3e637532
-#   text hash     cbc8085725b60e12
+#   content hash  06f05e9c63473555
+#   text hash     72122539ec78bc60
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

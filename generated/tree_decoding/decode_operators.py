@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  51745d195cd8306a
-#   text hash     1b0cd302f6798bdf
+#   content hash  c979ae2d61167b1c
+#   text hash     d5921b29b8beef04
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  eaf97ac076c9289d
-#   text hash     e0cd996a9f175217
+#   content hash  dba4b34b8b21a1ae
+#   text hash     86ab6bf50c4882a3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  007e90a790407e5e
-#   text hash     0d57958d0a982804
+#   content hash  8c5a05b5ad5c5804
+#   text hash     bf757363f9d79992
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

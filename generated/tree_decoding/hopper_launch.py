@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  824a1f9d896c7062
-#   text hash     03f4ea587426941f
+#   content hash  25add06378e2ab8d
+#   text hash     5ed202c987692069
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

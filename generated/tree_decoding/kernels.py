@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  81d7b118951eb01c
-#   text hash     13d05ea8258eb4cf
+#   content hash  c0e9d631781bf0e4
+#   text hash     c381f09e41c2fbe1
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2e347257ba1bdc4f
-#   text hash     f705e58cd97d1fcb
+#   content hash  63b47155952576ff
+#   text hash     9aba5a9e272e359d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  31ac573eeaf6300d
-#   text hash     25d746f20046a197
+#   content hash  a99cd0d96c108711
+#   text hash     cb124bf24ae00240
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  760d73ce2ef89a5e
-#   text hash     4ef87dd5f28637b3
+#   content hash  681e212fe729dc02
+#   text hash     d5c741feba26e48a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  93b5ee2ef8436d24
-#   text hash     3e09fbc51fca2819
+#   content hash  ab70f0d4beca3669
+#   text hash     e0d38e3a8e45e5fc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -7,6 +7,7 @@ import importlib
 import shutil
 import tempfile
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -372,6 +373,27 @@ def test_kernels_that_do_not_compile_give_way_and_others_stay(
     monkeypatch.setenv("ATTNFORGE_TARGET", "hopper")
     with pytest.raises(RuntimeError, match="no room"):
         on_hopper(runtime, RuntimeError("no room"), monkeypatch)
+
+
+@pytest.mark.usefixtures("tries")
+def test_a_call_may_ask_for_portable_kernels(runtime: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others with the same arguments take the faster ones, before and after it."""
+    monkeypatch.setattr(runtime, "INTERPRETED", False)
+    monkeypatch.setattr(runtime, "on_hopper", lambda *_: (128, 128, 8, 2, "kernels"))
+    monkeypatch.setattr(runtime.LaunchCache, "known", OrderedDict())
+    tables, x, taken = SimpleNamespace(__package__="launched_causal"), torch.zeros(4), list[bool]()
+
+    def call() -> None:
+        cache = runtime.LaunchCache.of("asked", x)
+        taken.append(runtime.launch_on_hopper(cache, tables, "forward", lambda *_: None, None, None, 64))
+
+    for _ in range(2):
+        call()
+        with runtime.portable():
+            call()
+        with pytest.raises(RuntimeError, match="no room"), runtime.portable():
+            raise RuntimeError("no room")
+    assert taken == [True, False, True, False]
 
 
 def test_kernels_that_do_not_compile_are_tried_once_for_all_lengths(

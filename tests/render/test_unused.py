@@ -22,6 +22,7 @@ FIXED = {
     ("reference.py", "_attend"): {"q_begin"},  # passed by what splits calls into entries, whatever the masks
     ("runtime.py", "_refuse"): {"ctx", "gradients"},  # called by autograd
     ("transformers.py", "mask"): {"batch_size", "q_length", "kv_length", "q_offset", "local_size", "device", "kwargs"},
+    ("transformers.py", "_table"): {"query_length", "key_length", "device", "past_seen_tokens"},
 }
 OPERATOR = "_"  # functions that register the shapes of an operator's results take all its arguments
 

@@ -75,6 +75,11 @@ class Hopper:
         return CommonValues()
 
     @property
+    def bits_of_tiles(self) -> bool:
+        """True if a row's bits depend on its tile, as distances that terms add count from there."""
+        return self.added is not None and self.added.kind == "distances"
+
+    @property
     def weight(self) -> Weight:
         """The class of the variant by what terms load and compute in these kernels."""
         return self._read.analysis.by_query.weight

@@ -21,7 +21,7 @@ class Case:
     length: int
     batch: int = 1
     padded: bool = False
-    patched: str = ""  # a spec whose kernels apply the rotary embedding
+    patched: str = ""  # a spec whose `patch` changes layers, which then leave a rotation or a bias to kernels
     row: str = ""  # its row in the table of docs/transformers.md
     config: str = ""  # the configuration class, if its name does not follow from the model's
     experts: str = ""  # the implementation of layers with experts, for all attention functions
@@ -36,7 +36,7 @@ class Case:
     def contenders(self) -> Iterator[str]:
         """Names of all attention functions, rendered ones first."""
         yield self.spec
-        if self.patched:
+        if self.patched not in ("", self.spec):
             yield self.patched
         yield from self.peers
 
@@ -153,7 +153,7 @@ CASES = (
     Case(
         "t5",
         "T5EncoderModel",
-        "pair_bias",
+        "t5_encoder",
         BOTH,
         2048,
         2,
@@ -165,7 +165,7 @@ CASES = (
     Case(
         "t5 padded",
         "T5EncoderModel",
-        "pair_bias",
+        "t5_encoder",
         ("sdpa",),
         2048,
         8,

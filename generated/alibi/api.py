@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8aed68dcaaf08894
-#   text hash     fec6deadebd47321
+#   content hash  60201b31d03b1005
+#   text hash     81dc49ea00fc566f
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

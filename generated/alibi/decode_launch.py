@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  16a22de868f91454
-#   text hash     75aa7be5508242da
+#   content hash  645307fd5bedefea
+#   text hash     48c8398d4efdb61b
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

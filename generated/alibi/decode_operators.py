@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  80dc658d9783fc11
-#   text hash     236c14b41067d67a
+#   content hash  6c412cdafdcac739
+#   text hash     db267af25e88b966
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

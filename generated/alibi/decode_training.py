@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  51158badba237ffb
-#   text hash     221d0928d8a269f9
+#   content hash  99e05c6361e22bca
+#   text hash     18bf118c03bd7d38
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f0a4244811fcb58f
-#   text hash     4018160a79aec8f8
+#   content hash  f6bca6d537535e88
+#   text hash     b8027e9807969f00
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

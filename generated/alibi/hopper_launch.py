@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2d9fe0e009380fe3
-#   text hash     16fa315bf562c9fd
+#   content hash  9e2628a705b04cf1
+#   text hash     80a7a8e5ae272c6c
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

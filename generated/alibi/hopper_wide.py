@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  33655501c7474fc4
-#   text hash     0e6f6b04dd0b99ac
+#   content hash  e60091832155e812
+#   text hash     d829d3e18ec30107
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

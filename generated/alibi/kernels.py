@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2e4f5d502d625d19
-#   text hash     1bfcb784247e5a03
+#   content hash  7397a5bd0bc0d0ce
+#   text hash     364e420974080d33
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

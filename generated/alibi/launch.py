@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  58acee2235f8a43c
-#   text hash     4937494d3a9dcc1f
+#   content hash  385180546b207de7
+#   text hash     9eead6a50e50da72
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ed360a820b4be817
-#   text hash     457bb587308b36e3
+#   content hash  a1be929c4e98261f
+#   text hash     e5e9033316a3ba25
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  49d713e8f0f43bec
-#   text hash     4096ca1fab7a4a3d
+#   content hash  536c3c919f1873c2
+#   text hash     513386111fb1c8d1
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

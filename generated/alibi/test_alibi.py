@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  aa9612717e4b634d
-#   text hash     60df4d714022a661
+#   content hash  1e97750d09e2e0d5
+#   text hash     75479a4fb12bb919
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8360065dba18f413
-#   text hash     4af728fa5ee06e7a
+#   content hash  bceac718365480fa
+#   text hash     b4098ad19c0e557a
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  16b9c97a2658528d
-#   text hash     f81cacf1e4020ed2
+#   content hash  744a2adcfb4d8749
+#   text hash     b9b6fd00a48b109d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

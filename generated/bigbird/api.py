@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  dad06a1c65a5b9a8
-#   text hash     116ca427bcfead89
+#   content hash  752fde9160ca5d59
+#   text hash     23901cabeb59a8f8
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

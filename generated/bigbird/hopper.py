@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d32a3195e5ba8a7b
-#   text hash     18293d13a5bfbdaf
+#   content hash  dff9832202815d7d
+#   text hash     b344b1a2ac3d7de8
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

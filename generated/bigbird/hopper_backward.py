@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  61ea84f8b6f3baf1
-#   text hash     ba324b995688518a
+#   content hash  296cbc3568611124
+#   text hash     36ebea6c023d0597
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

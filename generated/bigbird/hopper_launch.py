@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0f1bf62c27b1bf0d
-#   text hash     508b782ba7d366d4
+#   content hash  dc21b127e133b5e5
+#   text hash     abfcbcd1a599efef
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8eb829611556d277
-#   text hash     71df4d5567145a93
+#   content hash  bff85fe7a898e88e
+#   text hash     a4422b578d303cb5
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a5d11e4c4e3c929e
-#   text hash     0f7234b2a8eb325d
+#   content hash  c3d3056b220b160b
+#   text hash     67fe84d3c9c73683
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ff16c4b90e005834
-#   text hash     b1dad791922cc87b
+#   content hash  aed00b1064b03517
+#   text hash     9b458521e180f7e6
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  31c0e7eff5f348e8
-#   text hash     d939bc982bfa24ae
+#   content hash  f4f2e2c58fc14084
+#   text hash     fb170e064cf2b408
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  89df5496eba0e746
-#   text hash     1bb5a22e5b62d96d
+#   content hash  3126e44cb39fce7c
+#   text hash     908d2030b3bda201
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  62bab2653074b593
-#   text hash     002e1b886a2d412c
+#   content hash  06e87436b556375c
+#   text hash     13f41aa344bbd5f1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

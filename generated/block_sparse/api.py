@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  758478b9b4849b3b
-#   text hash     013283487770f810
+#   content hash  d51ab551ba713476
+#   text hash     ece1f7ce0a83f185
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  212a395e1b46465a
-#   text hash     8c2e40910e9ab1b9
+#   content hash  b71ab80308120d51
+#   text hash     b59bf124231d5c37
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

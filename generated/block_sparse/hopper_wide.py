@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6e8c5d81cec34be0
-#   text hash     5a3156bba0608102
+#   content hash  9229db708220331f
+#   text hash     7c7e3c49d0ec48a1
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

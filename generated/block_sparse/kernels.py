@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7aacbd3bc43240e1
-#   text hash     d83fb972046f6470
+#   content hash  2295489ccd51a9c0
+#   text hash     8dd75fb1f1fa2cf1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

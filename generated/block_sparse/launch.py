@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9be337aa8d1d64b8
-#   text hash     d1525d4932d8af60
+#   content hash  96ca5889c29e2caf
+#   text hash     6e5dfcb9c1129dfb
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4a9ea455340dd088
-#   text hash     bc545bb42a0f3470
+#   content hash  00a383d0d76cf8c2
+#   text hash     ad5096ed572ea525
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

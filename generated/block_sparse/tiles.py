@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f5fbc90c723421bc
-#   text hash     4a45080f93cd42c7
+#   content hash  340667257565e0b8
+#   text hash     c02801695f98bdb2
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

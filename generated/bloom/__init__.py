@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f0d893bf64601c32
-#   text hash     c8b8a0f4bf6bea6b
+#   content hash  34d23745f971b81a
+#   text hash     4c39cd69a7d9bc85
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

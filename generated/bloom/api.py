@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  703d599047b8a499
-#   text hash     b89809eeea17fb5b
+#   content hash  eccffcd40e75df00
+#   text hash     067ffdf8972b5b35
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c45c5f6585314975
-#   text hash     f4ea796b9f7eb8e2
+#   content hash  ae2f4ad0773385ac
+#   text hash     80dfa0385abee44c
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

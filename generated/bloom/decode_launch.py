@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2dc6f287edbceb9e
-#   text hash     cea619c137017820
+#   content hash  308981623821c794
+#   text hash     508ae79595ae0461
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2a650628ab5aaab8
-#   text hash     4bc86d78320e8089
+#   content hash  42bbf6a77b2ffb55
+#   text hash     c5ef14d8d5798dad
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7ed3e5e803ec0eb2
-#   text hash     84b9d4a789be4c8b
+#   content hash  2e031e69f1fac750
+#   text hash     a1caf34d9198f2bf
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c4c33e3b2803310b
-#   text hash     485660e5cb6b7e71
+#   content hash  0dc3c9612f890c38
+#   text hash     875eb9e27a56241e
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  75148479a2bbf3e2
-#   text hash     e8b07f468c9c9856
+#   content hash  922b83e226210fad
+#   text hash     c6b752e005d211cf
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5a67c395b6ef29d2
-#   text hash     8f38874bf80b97a0
+#   content hash  72b16513e2e33d23
+#   text hash     9a3859d4cd54bd0a
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4bc987a1ba92fa20
-#   text hash     712387fdf4fc9516
+#   content hash  87966fa21d638893
+#   text hash     a639f7f54ba21de8
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c0131c3f4e1a4639
-#   text hash     1f1f1cce259a4cbd
+#   content hash  c420216c00f82503
+#   text hash     8108e9f170b38622
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

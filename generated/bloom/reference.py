@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7b60b13d793a4788
-#   text hash     e6cd73e84111707a
+#   content hash  6a358cdaa70c23af
+#   text hash     5c83d9a5d81962fc
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

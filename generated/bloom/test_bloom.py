@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1f2eae99dd064eed
-#   text hash     4d955156f76aaf28
+#   content hash  4d9fa2565af81142
+#   text hash     a3143060428f7a5e
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  00f0a9c3e429a03f
-#   text hash     b53732c378ff6cb9
+#   content hash  1cf2d577c3a6e302
+#   text hash     9a01f357bc4abdf9
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6f87debc7e4d0485
-#   text hash     e0fed2eaeba9dfe3
+#   content hash  a28022a817a971cd
+#   text hash     02aa8b87821286ea
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

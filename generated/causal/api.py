@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f90403849b10994b
-#   text hash     0d795cf751e0353a
+#   content hash  0d2afd2bcbb22bf8
+#   text hash     dee669beeea61995
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  471dff192412912a
-#   text hash     fa733cc81d060075
+#   content hash  f2d636dc9de9c14f
+#   text hash     02e1f163321722ab
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1f1feedacc70e89a
-#   text hash     c27af7b7dd8333ab
+#   content hash  c3d5f1310312426b
+#   text hash     06cae9e733551fbd
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  01dc9899ec6da14a
-#   text hash     df5e9b9a1aafe4f5
+#   content hash  e40a6a1d786167ed
+#   text hash     4e2073b7b56498d6
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

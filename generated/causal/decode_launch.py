@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d5ab3f96c4b982d3
-#   text hash     62e10ef09883f659
+#   content hash  107d3cdd4ec49af3
+#   text hash     3feca56152cd6119
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

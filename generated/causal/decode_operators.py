@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9bb6b455678a91ee
-#   text hash     20757ee6c4f0b85d
+#   content hash  2222cc561eb90768
+#   text hash     9d8b3d06243c622f
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

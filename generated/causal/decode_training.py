@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dd84899018d6ab72
-#   text hash     a9cee3625b6d7bc5
+#   content hash  14ee00793bbc579d
+#   text hash     6c7e7716638fca55
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d629a9607d48b790
-#   text hash     d0113473e15272e2
+#   content hash  253cba5b3811e78e
+#   text hash     d146f67226d8cceb
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

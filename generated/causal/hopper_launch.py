@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1a6fd15da3ba176f
-#   text hash     3953fed2c32c7e10
+#   content hash  b276717229026591
+#   text hash     6751bed0728a2d19
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f682bdff107fda91
-#   text hash     d8f4b0a681d93c02
+#   content hash  cc6cb03ba02c0c51
+#   text hash     dbeed22ec00a905b
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2237a6e2254f1ea5
-#   text hash     ce87332571018c5c
+#   content hash  7a0408e36087cfcb
+#   text hash     94ad9630462cc46a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3951cbce8a9f65b0
-#   text hash     4e8a8b17b5f1ac14
+#   content hash  3b1ae52860260848
+#   text hash     cc094d29bf009b4c
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

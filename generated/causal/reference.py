@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8c8033101c94483b
-#   text hash     d1524764ac1912d1
+#   content hash  99751997a8857442
+#   text hash     0cd9184ca67a6944
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

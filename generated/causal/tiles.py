@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4da9c1be9b80d4b6
-#   text hash     3ad834841cdc3f6d
+#   content hash  8baff944b650a60c
+#   text hash     0e9f2a741664abe7
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

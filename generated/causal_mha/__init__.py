@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  727bdf7013d14efd
-#   text hash     51041b9bdbb384f9
+#   content hash  b5e052db0e519624
+#   text hash     dc8f677223a6233c
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5c55d0041e74a8eb
-#   text hash     b5fb1583d3bd5ae6
+#   content hash  08b6d502ea388d72
+#   text hash     dc5ac9c7083334f5
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

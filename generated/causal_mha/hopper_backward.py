@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  147a46ea596e87a6
-#   text hash     4de9c9930c5d92d2
+#   content hash  9e5275c0324bf85b
+#   text hash     bb51e4e6e851fb7f
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f52b971750b8c8af
-#   text hash     116946f188f0de63
+#   content hash  3c88f7fb5ded9f82
+#   text hash     7c51e116c727fc98
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c6d88cb8f4b9796a
-#   text hash     cabd073fc1c84127
+#   content hash  f9ce1b744b4fcc39
+#   text hash     3d07cb7a10c618ec
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bbf26351494ece99
-#   text hash     4555b005eaa641fc
+#   content hash  7283d1551499f0d4
+#   text hash     a4916d30b034549d
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4c2202d73f7c4464
-#   text hash     d0f0d938ffb35a34
+#   content hash  5fbe1315f3be4d81
+#   text hash     b150c44a1615a3fc
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  768c04866f7767d4
-#   text hash     1fe091074e566e0f
+#   content hash  59f3980d9076c2ac
+#   text hash     d37abbbd585e115c
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8f60a2ae23143dc2
-#   text hash     636f22f98429c818
+#   content hash  8187e64e548e9135
+#   text hash     b1b39cb4dffb1516
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

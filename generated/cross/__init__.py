@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  012e9a4fc911f2c9
-#   text hash     74c9d3da22bd79ec
+#   content hash  810c3cc251c7641b
+#   text hash     127ba1e93b8dcdc5
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  648652efe2b5adba
-#   text hash     c1774ff32e3a1f69
+#   content hash  45470f0bfe4bc73c
+#   text hash     e21b7f304b1df816
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

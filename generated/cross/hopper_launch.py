@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  72ac07f5c47463fa
-#   text hash     5601b7f583a8f6ed
+#   content hash  a9d5df97aa6655b5
+#   text hash     b72ba1ca879bc48a
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

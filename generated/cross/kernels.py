@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  47a0518cd8360385
-#   text hash     955df6b6a0db9ae9
+#   content hash  84faa5629563b8a2
+#   text hash     911233d91099db54
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

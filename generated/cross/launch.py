@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d53029b34090a1c7
-#   text hash     7277e614d27f8f21
+#   content hash  85eaedb2754face5
+#   text hash     86fbaf754110c729
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d1f7c0fb2e2c0158
-#   text hash     71e42ac28cbfb202
+#   content hash  fac89a445c6a5f7f
+#   text hash     801a7fd498aae833
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fe2ecef0a0051589
-#   text hash     3082d48af5ecdf01
+#   content hash  0fa897f54b32d0c0
+#   text hash     50f56f19c0b257b9
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3aa926ada4d228b9
-#   text hash     642b692f3ad3abdd
+#   content hash  20c414bbcb4f5310
+#   text hash     255ab1500f42586c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

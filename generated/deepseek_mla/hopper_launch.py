@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a041fcba03df1dc6
-#   text hash     b2977374a251d995
+#   content hash  e4c3d17b454dd0ce
+#   text hash     0fb02d6cab095117
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

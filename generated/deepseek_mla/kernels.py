@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  be2c725136359352
-#   text hash     a948273b026fcc0a
+#   content hash  ccc1a892eb30a3d3
+#   text hash     fd60f4b5a896997c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

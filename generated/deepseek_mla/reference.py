@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  814ee8cedced7930
-#   text hash     992498eb5bdab712
+#   content hash  3e98f0f7ae50e2a9
+#   text hash     4410f7d733c1e23d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a4692952df73cac7
-#   text hash     ee358cfa95511d97
+#   content hash  a0d55a651e8e1e2a
+#   text hash     d3ac061b14d7b478
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0b41e7be322cc9d0
-#   text hash     da2d00ed2d2274d2
+#   content hash  57e59ccb78ee093e
+#   text hash     e71eb7ae4d17337e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e1bafc6658e8e8a1
-#   text hash     f650530d2f61b398
+#   content hash  efa19249178e34a9
+#   text hash     c8bd220af172bece
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8acb0b52bcf86000
-#   text hash     2be6896c4fe30c9b
+#   content hash  979607ad2cdec316
+#   text hash     518fb7d4e01d92fa
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

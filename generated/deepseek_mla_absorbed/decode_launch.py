@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  862fdaf354a982d8
-#   text hash     72f355411a865bf4
+#   content hash  a2774bca82c3f33a
+#   text hash     37d38153e81cf469
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  bbcbe863500b6dbf
-#   text hash     7da0ae17f94ad374
+#   content hash  2f1dcb8c568ff5e3
+#   text hash     58051c3dd498b100
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  635c3d255567f6d3
-#   text hash     0bd65e59dc531d09
+#   content hash  a024c120a77865e1
+#   text hash     e54389ecade3e7ce
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

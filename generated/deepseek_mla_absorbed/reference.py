@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3f5e79f4e6b653d9
-#   text hash     9f39cf063bfaba5e
+#   content hash  328f206869c173fb
+#   text hash     fc062cfc8f927fc2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

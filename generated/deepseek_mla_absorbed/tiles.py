@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1caaae29018a62d4
-#   text hash     98245e5d6a70d845
+#   content hash  89bc2cbbd27ad136
+#   text hash     ca68cfec3f690d38
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

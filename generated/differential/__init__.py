@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6afa03e81e00d00d
-#   text hash     9dce47cb7ca9f07d
+#   content hash  0be9696439e3cc2e
+#   text hash     e31a1a4cfea5dcb3
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

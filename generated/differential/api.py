@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d2e4a348cd1524ba
-#   text hash     39f922641dc604b1
+#   content hash  b028835516376bf6
+#   text hash     6dae8ffb073a2226
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

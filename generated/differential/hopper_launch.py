@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9cb15b6a6e24bf1e
-#   text hash     8571ce3e66386e76
+#   content hash  60bfd0be93d9b560
+#   text hash     3d6c43315641a3f3
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4ee069e09cf3950b
-#   text hash     33dcf0f31ad90a56
+#   content hash  93ecca4ab63cec10
+#   text hash     e907a698c9a56bcf
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  982634d33f876baa
-#   text hash     493848918b89a94f
+#   content hash  4842e3ba88a7b2ab
+#   text hash     43fc78fad0880bb6
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7b06838e89601d66
-#   text hash     f858368de407ed7e
+#   content hash  2fe6697264f142dc
+#   text hash     a6309b2ff26462ce
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e84327f2b8739fe2
-#   text hash     e33bbaa43d2cec30
+#   content hash  f521f11cba905a9d
+#   text hash     0cb059725e96785e
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5542b833bfe06120
-#   text hash     87199611daa5eeb5
+#   content hash  688536d524590f98
+#   text hash     7376e176e236aa2f
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

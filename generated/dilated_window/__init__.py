@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a242b0a34a30f80f
-#   text hash     6522781f0f4ff805
+#   content hash  684952de67858fa4
+#   text hash     68e1af933105eb3b
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ee0e8fe9e1890311
-#   text hash     cefc4c854d5131ed
+#   content hash  7af74324f03806da
+#   text hash     24d7b56d577837a6
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

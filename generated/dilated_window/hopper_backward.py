@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b34d5f1b5d7202ba
-#   text hash     f57307c2037d6cc2
+#   content hash  d013d9705452c193
+#   text hash     60eb0672f4e382d6
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2042aea3b5af8798
-#   text hash     07b0cc24b75759bb
+#   content hash  1fcc3fccd5754c12
+#   text hash     49fd06577288e96a
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a35465af97ffefbf
-#   text hash     695ff33b30c6e335
+#   content hash  76bc4d875b3e649e
+#   text hash     30662646a4677588
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

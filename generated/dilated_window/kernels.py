@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e537626f5413008b
-#   text hash     1b41601f4977ee78
+#   content hash  954a3f2bac141dc9
+#   text hash     e05afebd1ac265dd
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f3edbb06104f2ab7
-#   text hash     be99dffdff2e4b22
+#   content hash  786fc1696c5bb6a2
+#   text hash     fe159c124a268ebe
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d8d67552008a7bb8
-#   text hash     3cc179b640c521b1
+#   content hash  487b3ef00780a1a1
+#   text hash     37d285eebb22d2bc
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  340f6af217e2b8ec
-#   text hash     cd3ee88272dd9cc3
+#   content hash  96938701504ad766
+#   text hash     b86b48318e283961
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d12f293af14af4fe
-#   text hash     45768c55113942b5
+#   content hash  c2a0cdf50c5e62c2
+#   text hash     bfd746d818c0f08e
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f32e0de3d43e1519
-#   text hash     b12f2cd6f385dcf8
+#   content hash  70d2d0b1345b2b24
+#   text hash     23e435b9b7c64046
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  527e8cb5a03b3dd7
-#   text hash     e8a1c426a399798e
+#   content hash  f28aa3102ceb9c4a
+#   text hash     ccdffa493a7edde5
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

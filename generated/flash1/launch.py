@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ab598ea03367a028
-#   text hash     ddaeafb36e5ba74d
+#   content hash  316272e8a33366cc
+#   text hash     f5f92cf0d382950e
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

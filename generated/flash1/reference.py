@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  72c6d488b099d0f7
-#   text hash     50c1f242ba00c97d
+#   content hash  915018224c376fd7
+#   text hash     6587c9ab1c652fbc
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  539b99f4d71f8482
-#   text hash     854a55b52fb29ba1
+#   content hash  24bad8801fd6b836
+#   text hash     0428407d8001978e
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c6ccefcf1f4e23ab
-#   text hash     1f460283833cec2e
+#   content hash  576b66be15480f16
+#   text hash     e722f1fc3fdbbe6a
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ecbcdf4d379ee3e0
-#   text hash     de6afa6d5df667b5
+#   content hash  790cc6edad111212
+#   text hash     ff0646029bbc2854
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

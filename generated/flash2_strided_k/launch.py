@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a4174a8fc77aa45c
-#   text hash     43d1b0a63b02b769
+#   content hash  bd9bc9008e120b7e
+#   text hash     b7f96e0cda370a97
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a4d23f330bd24181
-#   text hash     e3ab5f46850d4257
+#   content hash  629c73141fc816e7
+#   text hash     55f3efbefc52fd0e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3de86626be58c779
-#   text hash     b36264d987f9cbdc
+#   content hash  426466ed19b28ff8
+#   text hash     0a47df0468daa798
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

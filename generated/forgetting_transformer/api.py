@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b59315e527f15bb1
-#   text hash     670d91ca8ac5e9fd
+#   content hash  280977bc5a4159eb
+#   text hash     8c7ce427f11aaa82
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d8449a1b2cb12b56
-#   text hash     60ba68b089995a14
+#   content hash  498d7b55760e84ed
+#   text hash     52587550a9523bad
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

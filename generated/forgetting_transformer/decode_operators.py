@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3ea53d30182456da
-#   text hash     490d0e24f280911d
+#   content hash  d24e281dd0da70ec
+#   text hash     d3817df5c20bf214
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

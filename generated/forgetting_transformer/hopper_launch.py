@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  55efe11e1ac9df93
-#   text hash     2d12841bad93bb23
+#   content hash  a30620dbf1a3ea0d
+#   text hash     833b030dfb87e8f1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

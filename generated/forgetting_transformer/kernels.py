@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  31c6d2aa3d68ad8e
-#   text hash     b31ff11f83b76e13
+#   content hash  c7857af5f313db92
+#   text hash     c118385fcacdb7ad
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

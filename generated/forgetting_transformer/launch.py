@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  433ecf8cc7a7567b
-#   text hash     811111ee0c56ae43
+#   content hash  20d1fa35c4d80c6a
+#   text hash     61e7935721fe703c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

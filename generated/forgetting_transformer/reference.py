@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1ef335f8eaa8d5f1
-#   text hash     80404aa28ee8cf9f
+#   content hash  fb27950cb0cef3d6
+#   text hash     149f9932c2a5106b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e1caad1f57fa3761
-#   text hash     f4a181bd97d6f6a6
+#   content hash  f08bd284abbc5e45
+#   text hash     5342b9cdd12d82d1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

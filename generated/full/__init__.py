@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bcf7b1cf91b60f83
-#   text hash     77736e6b63376e55
+#   content hash  4a4bb550d0cd92a8
+#   text hash     5dc6e69eaf79fd3a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

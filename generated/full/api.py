@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e3a5fadc8792c691
-#   text hash     e4b7451327e9aa46
+#   content hash  fb2e67acb06183bb
+#   text hash     a69678b64eca45ca
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

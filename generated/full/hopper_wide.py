@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  247a48c8bb88217f
-#   text hash     7184fe6b6ba01ff2
+#   content hash  2de473f4ac5e2679
+#   text hash     3712959e2593c63b
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

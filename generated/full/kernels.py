@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e77687dbb8b4c895
-#   text hash     a7b3c6a9cc8b7f5d
+#   content hash  32ac4f4ff68f35ec
+#   text hash     0486a2e3fd6f5d7c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

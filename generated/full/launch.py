@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  48184e612dca4c4f
-#   text hash     eb3d5df532789d89
+#   content hash  d86935e2d46c0d74
+#   text hash     39ac0577660b195b
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

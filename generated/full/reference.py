@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  34a01d722afc8e32
-#   text hash     995de7f7198ff453
+#   content hash  df3953311761eed9
+#   text hash     37cbd50a9dbe48d8
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

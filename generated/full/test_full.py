@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cea7e746707c9432
-#   text hash     75f85f733615d09d
+#   content hash  299c9bf9d3a76b86
+#   text hash     5e4e7eb64065b7d7
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  145fdb3830b455c1
-#   text hash     446b9d2286605500
+#   content hash  e82148ee72efd31a
+#   text hash     2a740b73864856c1
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3d40135a091e21d4
-#   text hash     565adf28c4819dd4
+#   content hash  ab4b96680c02d585
+#   text hash     73703c111b3e6be5
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

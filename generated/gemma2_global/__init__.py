@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  120e510fe683a2e6
-#   text hash     7198f123330d6a80
+#   content hash  c7d7c77a5621690a
+#   text hash     69704185785e6a09
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3bab07b2ffa43da6
-#   text hash     92d915961b0a730e
+#   content hash  9070aba7c2612ca7
+#   text hash     65d4b0ecd9635c0c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b6b3c1f8f6baaec2
-#   text hash     2dde5b8c2fc63b0f
+#   content hash  1d506c37c026c4ce
+#   text hash     1258d2b760f7d9c1
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

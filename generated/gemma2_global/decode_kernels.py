@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  59275066cfc1ac8e
-#   text hash     579a5aa2e610b1e6
+#   content hash  b44040445a4c9924
+#   text hash     14b43b438c4d6fa6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

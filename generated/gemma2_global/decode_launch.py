@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  97c18cf85b7be94c
-#   text hash     0eadb72dd28f1872
+#   content hash  bdbba0ccebec7535
+#   text hash     efce0572677b1154
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

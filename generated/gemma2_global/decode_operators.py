@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  978a4d6243b6deb6
-#   text hash     030fbb1a5ab7f8e5
+#   content hash  75f994eb866b5d31
+#   text hash     5323c7cd36ba47cb
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

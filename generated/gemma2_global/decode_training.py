@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  564e166fc8bf0467
-#   text hash     8e961c31c61dd1cd
+#   content hash  2d75f608bf2751c0
+#   text hash     d9fb903fadc9dcd1
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

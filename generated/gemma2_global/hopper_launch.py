@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  25348c6333bed35e
-#   text hash     3ab434660c1c6188
+#   content hash  1f62164611465eaa
+#   text hash     2ec9089abb5cfeaa
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

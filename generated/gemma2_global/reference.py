@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  856542704b4a898e
-#   text hash     addd7c8542ba1820
+#   content hash  15a5dee752957105
+#   text hash     48566d1dcdcac007
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

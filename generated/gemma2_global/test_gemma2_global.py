@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  86827d9ac641fbc7
-#   text hash     55a926733c6c3158
+#   content hash  0b68343a6f97aa30
+#   text hash     3dd71f753297d470
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

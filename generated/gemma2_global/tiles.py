@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2366e171a05856d5
-#   text hash     d1d4be09e1d63b87
+#   content hash  7e8eb9eeb498fdb9
+#   text hash     1e82072684b00117
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f730bddc6f6ae133
-#   text hash     9052d7245e0deb35
+#   content hash  88c0c4626fd044fd
+#   text hash     b5f110b27ce9e261
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

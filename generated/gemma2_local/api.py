@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  97360dcb810e8dbd
-#   text hash     150ac796a4d54a59
+#   content hash  a6c79c266226b1bc
+#   text hash     478ec82e8bfab0c1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2dc74d37434f97c9
-#   text hash     5e32c8b84c88afdc
+#   content hash  2e85c39ffe3e5ebd
+#   text hash     5e2ff9ea95eab85b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

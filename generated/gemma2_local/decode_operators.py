@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c6bb8e4acf1b787b
-#   text hash     3bec0b5902726445
+#   content hash  3001f3706df9d238
+#   text hash     b0b63cdf804782af
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

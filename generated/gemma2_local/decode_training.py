@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b5f18b52e75b0a78
-#   text hash     10a3e98e79e56566
+#   content hash  bcf522c1ff3b60d7
+#   text hash     2c933e228ca197b3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  df44c9c004af6b81
-#   text hash     c1eef636ac1c14f1
+#   content hash  352e83682eae8f98
+#   text hash     139823d957d05ced
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

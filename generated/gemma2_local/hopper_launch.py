@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0b53ed9cf3aba268
-#   text hash     d2515806def175ef
+#   content hash  be91dde0b23b9bf3
+#   text hash     175914d4ff23e370
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

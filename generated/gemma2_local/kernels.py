@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d3d15c8fd5021ec7
-#   text hash     25b29b7fce5fafa6
+#   content hash  88dd035469817793
+#   text hash     8d7cf5d61ef0e353
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e3fa5bc791d2d335
-#   text hash     c90e3ad82e6d0478
+#   content hash  e9fadce393706295
+#   text hash     56b83d39598a76cd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f4f7edc2670bf0d0
-#   text hash     8f8168dbfcd2ad0e
+#   content hash  16893f769e8829c6
+#   text hash     586bcaf976930189
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

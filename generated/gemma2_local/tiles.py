@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  918d1051dbc1c754
-#   text hash     cbc3fefbf9b46737
+#   content hash  9596c7ec008a818c
+#   text hash     af253e6055833140
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

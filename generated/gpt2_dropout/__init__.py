@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  22254c12b4d00ab9
-#   text hash     ca31db80d238945c
+#   content hash  722895de6dbf7c69
+#   text hash     52dc6a9020c3eec7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

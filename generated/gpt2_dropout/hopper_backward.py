@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9da2979b077c64ec
-#   text hash     23292cbc0d5bb8fc
+#   content hash  afd42d3c13997ce7
+#   text hash     32a3510670f3854d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

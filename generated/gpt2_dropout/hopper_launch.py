@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8798e7ebd421d095
-#   text hash     c151c87edc840d54
+#   content hash  e23acb8eb2296260
+#   text hash     7fbf81bfb712950a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  44d88d57ce3eba77
-#   text hash     409cca5bb49cbc51
+#   content hash  4238a1915e4ad1b0
+#   text hash     ab04849b1255c888
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

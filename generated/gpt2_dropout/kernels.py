@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3a890567fadba02e
-#   text hash     ef4eba8cb6e295af
+#   content hash  2449b5c13aae45bc
+#   text hash     3bcb5ac3c0c46882
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c1f4296ee7cce95e
-#   text hash     a460fa1c72f0997b
+#   content hash  93accae3c1107f11
+#   text hash     33cdb82152df2f4c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  69e4cf8f92898f91
-#   text hash     270d44b95797a65c
+#   content hash  6f0ac13e4765c2bb
+#   text hash     513cc5db051eb9e6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cdaa832c9dad8ca3
-#   text hash     100d7f00c554e7f0
+#   content hash  049eab0a545c194d
+#   text hash     c9112312acd3e237
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

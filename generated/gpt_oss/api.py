@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5f2b59c2b0dee174
-#   text hash     3686c75062246fd6
+#   content hash  a6d36e3f7099e251
+#   text hash     0bcd210bdd59a53e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9afdd434359a8a1d
-#   text hash     21941627f0fae553
+#   content hash  eeee9abdd1338337
+#   text hash     89c2c4f57f5e4e9a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f94550ca2d076b6b
-#   text hash     a2a16fd9da6ff6a2
+#   content hash  5aa891059974e851
+#   text hash     0bf7382a7998f100
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

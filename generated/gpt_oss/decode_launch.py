@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  dba45d00c1cfc1f2
-#   text hash     290e11ff71e106ee
+#   content hash  a53a5fa83180d62f
+#   text hash     e1eb51d327337657
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

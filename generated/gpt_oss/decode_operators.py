@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  48f3c8ea97c6e751
-#   text hash     03aebf39e9cc6f79
+#   content hash  a0f8684e84a6360c
+#   text hash     682daf96e03b557f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  dafc63b32e49addb
-#   text hash     54f321aa36fd42d7
+#   content hash  a2f0ea22034c0cba
+#   text hash     9846b040503606e7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

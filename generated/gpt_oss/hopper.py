@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d6cc8da949dc825c
-#   text hash     8e4f6ad24592c322
+#   content hash  3908c45a193cf664
+#   text hash     956ca986df90bfac
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f706bf3aa2ad6048
-#   text hash     3af30b5f68a3a17f
+#   content hash  8fbe397fce7267fd
+#   text hash     41eca1fee94abf6f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

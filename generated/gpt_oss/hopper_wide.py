@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fb318118bd2e3c03
-#   text hash     ec335d97240f30b1
+#   content hash  94b3fb2b478d710f
+#   text hash     232ca07d44af1241
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

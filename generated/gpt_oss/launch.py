@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  13222f3a90ed32f8
-#   text hash     4e5dfcccad921f02
+#   content hash  e1ec7c945c506b41
+#   text hash     4d58ea08e8c4714e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

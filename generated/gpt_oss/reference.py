@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  005411763a448ff1
-#   text hash     0f01614730c0a052
+#   content hash  e74f2ced62e16b61
+#   text hash     0afab18eedee18f7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9ffc69bda587fa65
-#   text hash     6c150d192dfb0592
+#   content hash  6b2b0cd1a45064d6
+#   text hash     b17a951dc7cc92d4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

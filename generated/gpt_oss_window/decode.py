@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  12d1ad4c3a74ec1f
-#   text hash     7137ef1d61031fba
+#   content hash  ff8707a630552f7d
+#   text hash     b3096573c3c6a8af
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

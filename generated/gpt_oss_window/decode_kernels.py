@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  77033cfbca4b9737
-#   text hash     b716abe2232b301b
+#   content hash  e1b3c74ba2723567
+#   text hash     628d22274b45f9d0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b0d17a909692e484
-#   text hash     d6c94735461c0ae6
+#   content hash  b364e4c7d94abc18
+#   text hash     1d18c55796616b57
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

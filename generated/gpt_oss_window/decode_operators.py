@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  740ce4135055323a
-#   text hash     ac71bfef26020fa7
+#   content hash  a1adca9fbb063642
+#   text hash     cf508e37c09ed623
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

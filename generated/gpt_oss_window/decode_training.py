@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ceb47e35b1256d83
-#   text hash     641bde719180141a
+#   content hash  2bbfde49644d8d39
+#   text hash     dd54719b086e696e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

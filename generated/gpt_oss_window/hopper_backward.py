@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7a4d7158c1c6d6a5
-#   text hash     fa167c67cce32f85
+#   content hash  cc6e6430d971ce84
+#   text hash     70bdf1707677104f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

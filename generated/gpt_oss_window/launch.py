@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2a42a2daa0fc6823
-#   text hash     45993ea29f850ecf
+#   content hash  3a58cc8e245ec664
+#   text hash     6318765f48c688f5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

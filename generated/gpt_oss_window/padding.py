@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/padding.py.jinja
-#   content hash  ab7b8f3b16725d37
-#   text hash     0e5828e6eb18436f
+#   content hash  0d775e835a382902
+#   text hash     b703ff0f5d051d59
 #   render with   attnforge render SPEC
 """Which rows of a dense batch count, in the form that kernels take; none of it waits for the GPU.
 
@@ -165,8 +165,8 @@ def rank_tiles(
 def rank(cache, entries, q, k, v, block_m, behind, reach=2**28):
     """How many tiles of queries have rows that count, then entry and tile of each; None if ranks would not pay off.
 
-    Entries whose keys and values stay cached together follow one another, and among them tiles that see many keys come
-    first. `behind`: no query sees a later key; `reach`: how many keys before its own position it may see.
+    Groups of entries follow one another, and in each, tiles that see many keys come first. `behind`: no query sees a
+    later key; `reach`: how many keys before its own position it may see.
     """
     tiles, programs = runtime.cdiv(q.shape[1], block_m), runtime.multiprocessors(q.device)
     count, room = q.shape[0] * tiles, programs + 1
@@ -186,7 +186,12 @@ def rank(cache, entries, q, k, v, block_m, behind, reach=2**28):
 
 
 def entries_together(q, k, v, block_m):
-    """How many batch entries have keys and values that stay cached together, at least one."""
+    """How many batch entries are ranked together: those whose keys and values stay cached, or all of short ones.
+
+    If a program has few tiles of a group of entries, its first and last ones leave programs with unequal work.
+    """
     batch, queries, heads, _ = q.shape
+    if runtime.cdiv(queries, block_m) * heads < 7 * runtime.multiprocessors(q.device):
+        return batch
     sizes = runtime.grid(batch * heads, queries, block_m, k, v)
     return max(sizes[1 - runtime.tile_axis(queries, block_m)] // heads, 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e2fd87da1ada545b
-#   text hash     2c6d15483f3701d3
+#   content hash  f52d4e2878a5c02d
+#   text hash     41eb277953cffedc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4ae10e5bd745e96a
-#   text hash     d8c0fe7ae7468b01
+#   content hash  d1d4b1af498667ca
+#   text hash     54ed907fdd190fb7
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2b45b978d538a172
-#   text hash     58708df1b2360a0d
+#   content hash  24e4390f9199f4be
+#   text hash     d5bc88c936457d28
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

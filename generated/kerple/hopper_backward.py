@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  56002aae8f71f6cf
-#   text hash     f040183b46b86fe8
+#   content hash  a37f1a602a919273
+#   text hash     bcb4705bab300f13
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

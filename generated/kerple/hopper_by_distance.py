@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7dbfb576564e23f7
-#   text hash     576b637682c1fafc
+#   content hash  db10129e3bf6c3c7
+#   text hash     c4d23e34e366bb61
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  223ec4fcb033a147
-#   text hash     819a0b498f1c81f2
+#   content hash  411a08848bd56453
+#   text hash     1416569d69d7fa3d
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

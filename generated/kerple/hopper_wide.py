@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  733a127fa98d09d7
-#   text hash     06a14e5f30108620
+#   content hash  d0c8a9775d3a662b
+#   text hash     817a2289a90a08d3
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a5775229d261712e
-#   text hash     8f7d68dd0e6a2bb3
+#   content hash  2f115ef501aae90d
+#   text hash     cf4a2928ec13a150
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  67fd2159343cb973
-#   text hash     40a9029b716c76af
+#   content hash  5e1b3a0d563f16d6
+#   text hash     07835a4ea4cc44d3
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

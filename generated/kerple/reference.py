@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  81a3c6615bc7e167
-#   text hash     6b9ba699cdcec801
+#   content hash  f3cda3ed89d5edc5
+#   text hash     0067af6102d105fa
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

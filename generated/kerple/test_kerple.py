@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  09b4a695cd0150db
-#   text hash     42fc0d372b8212bc
+#   content hash  b91b824b751c080d
+#   text hash     92e410841732352a
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b61ded670c8c2145
-#   text hash     057061bd4a9d2e5e
+#   content hash  671e834c3e4982bc
+#   text hash     8f055d3949772a50
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

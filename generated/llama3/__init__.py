@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  646101bab22f4892
-#   text hash     a237093642960b9e
+#   content hash  e6a19e0b5fe876f9
+#   text hash     64bc40541d6015d6
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  daddcd0c054ce172
-#   text hash     ee6a3782b4f76dba
+#   content hash  a45c081890426672
+#   text hash     077bc457aa8d287b
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

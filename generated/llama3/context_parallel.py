@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c25fe41a15afeea8
-#   text hash     13abfdcaaa9fca0d
+#   content hash  d17795aa28e73e37
+#   text hash     90cd67f0d45217d3
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

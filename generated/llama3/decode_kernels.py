@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  35d27a29571824a8
-#   text hash     168a9ded4508ef1a
+#   content hash  8366bc51969b6f79
+#   text hash     3f86f259d5ba1cc2
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  42ccf63531a6f8f4
-#   text hash     a6eeef0f37db90b8
+#   content hash  8dc88fdae7970cac
+#   text hash     2faaafd0ac371e70
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

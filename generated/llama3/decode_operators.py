@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c16665b883f7884a
-#   text hash     8de7c51ca8a548fd
+#   content hash  6a5da4cba165812f
+#   text hash     876e712d717e0c61
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3a52947a52641050
-#   text hash     6e9f6430a0cbf95d
+#   content hash  1b3895a77e53b65b
+#   text hash     007153145a1ace2c
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

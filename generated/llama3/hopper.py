@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4a11d831c4219536
-#   text hash     2b3022134fba7a58
+#   content hash  ecca4c7f63e74a3e
+#   text hash     3f3c9ef5a7538ebb
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

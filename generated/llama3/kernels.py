@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  df802dd15bbd4d70
-#   text hash     772a2e1d113cb388
+#   content hash  8ba4c5e58a34c91d
+#   text hash     5ef2d2316392b63d
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a23432a3fd59b9da
-#   text hash     d1bf84e9f7646a1e
+#   content hash  7c29dd426320606e
+#   text hash     cf9863296a84a591
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  01feae8efa0bea3f
-#   text hash     7f1211bf5e84de05
+#   content hash  3891b66a984aaabc
+#   text hash     8636895ffb5ef493
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  880142655e9ae825
-#   text hash     cc5f7ff71a17a205
+#   content hash  2b6a46a051c60d81
+#   text hash     96f5e23590416646
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

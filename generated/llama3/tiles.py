@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b2fd8e51a10361b5
-#   text hash     a1de295562550516
+#   content hash  9286daf62f1fb710
+#   text hash     e9aba7be5e57784f
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  732e0f1f1858a9d5
-#   text hash     9fe64d5463570e60
+#   content hash  140041ad4667f0d9
+#   text hash     d34b2cb9625fe809
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  454d2609458c5bae
-#   text hash     743e1a4ab28cd5c5
+#   content hash  e6334d1f213c9608
+#   text hash     19d1a330f3e849f1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  93227bd8ba2b9cc4
-#   text hash     39579765eba3f97f
+#   content hash  fe9ff62b2e40c16b
+#   text hash     179b79fa4df8832c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f9baee88997307d9
-#   text hash     80940b2ce66a9765
+#   content hash  6a96650a9a01b7be
+#   text hash     cae628a62432158e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  29e5df049cb218b6
-#   text hash     2e18663d10e8dfb1
+#   content hash  0e41cabceefa7ebc
+#   text hash     3301f0e2d0855d5f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3576a31bc5adbd45
-#   text hash     c74cd83029235889
+#   content hash  ba6b36ebf4022710
+#   text hash     316b2a10e7f5bb8a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

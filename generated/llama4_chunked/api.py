@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0b56b000c44d9f06
-#   text hash     a31af8e51d334d74
+#   content hash  0d883659ff6b8be1
+#   text hash     2896d7e24f5ef805
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a46007eece9e2add
-#   text hash     3019aab832b59e97
+#   content hash  f2e0e8f63613fabc
+#   text hash     b21180442c4988ad
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

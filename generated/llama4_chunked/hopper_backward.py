@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  018f3c402cc84fcc
-#   text hash     74f4febe9a3b0e92
+#   content hash  bc10a6ee6ee5bf14
+#   text hash     ad11347e09a0a8ba
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  61c68e564c1976cc
-#   text hash     ae69062f5c630128
+#   content hash  1162779badd34cb8
+#   text hash     68dfe9007a07b152
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

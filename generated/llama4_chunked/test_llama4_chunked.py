@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f7f26ea39eb34f7
-#   text hash     7a4a39a5a9a7fbe0
+#   content hash  539d5ce3a0eac136
+#   text hash     79341dce90997076
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1c59af5324930a4f
-#   text hash     76c0102133631981
+#   content hash  af0c4e89554dcbd5
+#   text hash     934afcfa8377944f
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  025f49a89d277a4b
-#   text hash     141720d3dfb32188
+#   content hash  ea7b54cf99ce2ca5
+#   text hash     237510576ca827c7
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  119ddc47255277bf
-#   text hash     10f554d707106ede
+#   content hash  f9af90f184e1711c
+#   text hash     5041409696de00fd
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

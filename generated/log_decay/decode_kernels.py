@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  41d0cb74b90bd633
-#   text hash     cd2d6f447f067e71
+#   content hash  5ae9773070d224fa
+#   text hash     c8616a92e8af574f
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

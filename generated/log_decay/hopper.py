@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1c75f80e62c237d3
-#   text hash     ab3ff7b373da099e
+#   content hash  b0d487e2f2dd4adb
+#   text hash     087a47abacb9cdc8
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b0697066c92261a4
-#   text hash     c7cfb6035c88f66d
+#   content hash  fbb8fe96978fe79d
+#   text hash     abd3baa6fc6ab728
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

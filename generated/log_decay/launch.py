@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c2f5ca934bee5017
-#   text hash     4ed0838037ad7295
+#   content hash  73f58bd31ba09268
+#   text hash     1d69569bc9843a7b
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1942547eb5a06ff8
-#   text hash     62bbad241588e57e
+#   content hash  268ea6f1fc0424a1
+#   text hash     534d9c0c5ebadc13
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  179dd934ec802f68
-#   text hash     7a80cf66f8484a06
+#   content hash  05ea96075665cd30
+#   text hash     3eb32a7a1dfe0a62
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7fe78a7ec4f3944d
-#   text hash     2c088e6a8158b9ba
+#   content hash  4b054c97b2785db4
+#   text hash     2b85ab22e9d5a1ef
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2cb5e79f7e19b0c5
-#   text hash     1be4d207f63a2bb9
+#   content hash  f76c798038f636e7
+#   text hash     ce36f973f8a8980e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

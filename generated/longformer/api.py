@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f5f9039168e9210c
-#   text hash     22467ef971fa4c30
+#   content hash  ae78b6778bae8f64
+#   text hash     27631dab12b97896
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

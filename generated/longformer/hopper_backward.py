@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c2245d9bcf9c6f92
-#   text hash     e23011170b7fb05c
+#   content hash  8e06eb10aa149819
+#   text hash     33b256b41bd901f4
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

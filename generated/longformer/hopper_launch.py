@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ccb876bf3f175884
-#   text hash     75a17bda8579d32a
+#   content hash  ee2f5c8b7b563b1d
+#   text hash     b218e51850afadc5
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

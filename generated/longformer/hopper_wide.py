@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  98e7b1d3e302038c
-#   text hash     44981acbd8f274a0
+#   content hash  010951fce794c702
+#   text hash     ee7b53722411702d
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1abe8c7a560189c3
-#   text hash     ed6ee98d524337ca
+#   content hash  8a5ee6278b7e6068
+#   text hash     43693102f3141d61
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

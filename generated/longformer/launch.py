@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6bb9ced0bd9e3ee9
-#   text hash     9d23800fdc6ba5dc
+#   content hash  1723f5ce6b4aed64
+#   text hash     ab416ee3d419033d
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

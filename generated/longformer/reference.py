@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c9d7baa7f725ff91
-#   text hash     9f94b2707aa94822
+#   content hash  40ebdcd2f212c964
+#   text hash     bc18e0d0aa264380
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fc058aeb2258c909
-#   text hash     61cc35411d1ac826
+#   content hash  9253edead1ee49f4
+#   text hash     c089d1a4dfd3d560
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  95c11ac5447e6fef
-#   text hash     2cebfc59d3fee86e
+#   content hash  416155859a0025d1
+#   text hash     d0fa728a9748a365
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bbf20c8e7ad058a2
-#   text hash     89a4fcfd38d99a75
+#   content hash  67c21bd908e9d7f9
+#   text hash     c5d39423be4f5581
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  425d1eba94ff43d6
-#   text hash     eee9a5bff6866f00
+#   content hash  d23c781fb9ad16e1
+#   text hash     ec379e06d4b4ca14
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f321b53fc7036581
-#   text hash     4ecf2c9478a2c4da
+#   content hash  b625461efeb1247c
+#   text hash     36dfe32e8ba2807d
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

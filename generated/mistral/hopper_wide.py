@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  97d29f78ff235d9a
-#   text hash     b46a8a606ec67d74
+#   content hash  929d6c0a36888f84
+#   text hash     49a997bd079b1f54
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

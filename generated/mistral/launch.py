@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  01b335d6dcb7dc15
-#   text hash     f5f13429c7a10cb6
+#   content hash  e534a18c9997e7c0
+#   text hash     7fb5f2f6a90820b7
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

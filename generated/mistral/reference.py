@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c17aeab83689ab27
-#   text hash     7a2163b45b8f7055
+#   content hash  39b17f61f67798db
+#   text hash     f37a8aa2a453eeb4
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

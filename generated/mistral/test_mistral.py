@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d1582fcc7e3ef2e3
-#   text hash     a10886e47284fa34
+#   content hash  1e801d34f8f6567b
+#   text hash     5843f1bcb3e29c44
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

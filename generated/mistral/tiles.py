@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7fee879a644d19f7
-#   text hash     30c1f7cb7e0691a1
+#   content hash  41e30da5b8924194
+#   text hash     1b4d78d94b7e410f
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  352a0369e274ee17
-#   text hash     fd4ed41c23cd89f2
+#   content hash  f5e70e2b87d91cdc
+#   text hash     5735c3da8a6ba01f
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

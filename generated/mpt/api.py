@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  30254d5c05bf0c52
-#   text hash     998911f04688d4c6
+#   content hash  fa65de58d8b7e9c9
+#   text hash     8917e968c3ba124c
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fbbb5a4c7c53be5c
-#   text hash     90dd4569a03c3c3d
+#   content hash  5fbf41f4698c89e4
+#   text hash     855664a3b5f401cf
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4b28ab29fd1caca2
-#   text hash     f11da3e958165f0d
+#   content hash  79b77e6641410fc3
+#   text hash     089fd85b699c672d
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

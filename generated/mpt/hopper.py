@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  03c42683ec785a53
-#   text hash     8fcf75f52c95b223
+#   content hash  c4b7c960b181932e
+#   text hash     e6d6a1ef7e24f3eb
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  45320f3f34db4250
-#   text hash     f419cc6d38569781
+#   content hash  ae073c28e16d8cb7
+#   text hash     0209c9a076870f0f
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f896f7a30984ce1b
-#   text hash     9a27a75269b5b360
+#   content hash  c284cb236a9ec035
+#   text hash     6a9634cbe18a4c40
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

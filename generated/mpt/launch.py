@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d56485e5ddf7ebdb
-#   text hash     4fc5bff34ec42dba
+#   content hash  8afd45ba47efe503
+#   text hash     5fb376cf41987f70
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5f1029e111448a19
-#   text hash     eaaa4e0368bc0e61
+#   content hash  96ee471200085377
+#   text hash     7ef14fbfd336876f
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ebb4c5cc6b4764bb
-#   text hash     7d2900ab24f91422
+#   content hash  007bc1d4158413ba
+#   text hash     2e91d455b13ff131
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  895849bd9b95197a
-#   text hash     b2b3c9f96aefafb5
+#   content hash  2c2e71db28bb70be
+#   text hash     90885be579826970
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b1e486550b302ca7
-#   text hash     40063ef2f40b7d9e
+#   content hash  78cf123a7d4faeb9
+#   text hash     aea88d7675391580
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

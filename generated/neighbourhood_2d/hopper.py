@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  da9e1676c231af55
-#   text hash     cb1ccbbdb0472d05
+#   content hash  ba79393ff8d8fc81
+#   text hash     5510b641eb38e21d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fc46c89da486e2ef
-#   text hash     fb906782951d5e84
+#   content hash  bbaea531470408ac
+#   text hash     5ba4a44aaf2f1074
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4a96abdee7edca2d
-#   text hash     83f6da000a962c8e
+#   content hash  63e173cd6706c236
+#   text hash     bc9fc73f78f765b0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0d148b7ebae3477a
-#   text hash     e5eafa3a968b060a
+#   content hash  abc82643ff9bf420
+#   text hash     46349838ee899119
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8f99f38f9103a620
-#   text hash     7ee9550ed464427c
+#   content hash  fde0c4082532d66d
+#   text hash     2b05b8cce1682055
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

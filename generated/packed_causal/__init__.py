@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a866204ccf9fe36e
-#   text hash     5ec7ec628b471e42
+#   content hash  e6bb6d09d7a67344
+#   text hash     6499558f7f7c09d2
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9d5cfe359e00bb8e
-#   text hash     7954eafd6ed6e186
+#   content hash  e07559ea067cb817
+#   text hash     b38124cac8c1f0ed
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dbee3a38cff5b509
-#   text hash     0ad0c427ded6799d
+#   content hash  e0a4db51956dc388
+#   text hash     f595616084de9ad1
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

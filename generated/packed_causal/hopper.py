@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  afdcaf02ed550ec3
-#   text hash     74d6b3b7eb0b7bae
+#   content hash  41f891f9c13aa852
+#   text hash     2b0e9673c7775cb8
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  95a9b5e623d4c90c
-#   text hash     1328f6261227a379
+#   content hash  c4f40ae29f530237
+#   text hash     4df2ae2c797f2fa9
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  17a9e2d65f952fc0
-#   text hash     34838ff26963eba4
+#   content hash  17c9c2bfc524ad87
+#   text hash     da5bea4a4fd3d23b
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

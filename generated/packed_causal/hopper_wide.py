@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c44ad603f7dc2625
-#   text hash     6aefb2d8e7ce1d78
+#   content hash  f603ffb43acf7b53
+#   text hash     00b3009dacbb1000
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

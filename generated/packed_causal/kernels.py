@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  40354ef345c1d482
-#   text hash     57f6eabc55f98a32
+#   content hash  f4aabf2ea12f455d
+#   text hash     71e5b708916fb2ec
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

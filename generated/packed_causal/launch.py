@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6c85589338d867f6
-#   text hash     dfe68c7c69b73cc0
+#   content hash  f9ca7192b9734515
+#   text hash     2f4b97d0ba2bd5b0
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  749f27a6353e5ac8
-#   text hash     d900ef124400ccfc
+#   content hash  b83d8f5c5e540c26
+#   text hash     b020e96aeb3b6808
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6de563d8b37e3efd
-#   text hash     6afd9fcdb077a6df
+#   content hash  5ca60d9b5ed18186
+#   text hash     aa3fb57f86546d62
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

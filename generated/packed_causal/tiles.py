@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a6cb966484a760e0
-#   text hash     38bf40a0aafbad1d
+#   content hash  47d5505014b6dc62
+#   text hash     dc6fb26856cde6d2
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1593a5a05d7eb70b
-#   text hash     60ea9f505c881841
+#   content hash  978bc21cf7a229f1
+#   text hash     ab19b5d30986f693
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

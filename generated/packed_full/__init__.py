@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  907cc3533e7f2c06
-#   text hash     011570694f8b9cb7
+#   content hash  cb24f2fd408357ab
+#   text hash     ab6d276dcddca917
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

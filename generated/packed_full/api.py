@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3b4fcb6425d506c6
-#   text hash     2c2f0512b6ddf7ae
+#   content hash  5f850482c311acf5
+#   text hash     4094d24c8032177b
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2f272996154937fe
-#   text hash     06069cba6f2a580e
+#   content hash  e522cf4326df9056
+#   text hash     6058b3d0d56c0187
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2e664313927a9bbc
-#   text hash     5ab57dd3a75869c2
+#   content hash  0d0312750d510564
+#   text hash     12429fb63b7c7e55
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

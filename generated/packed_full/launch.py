@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0346e416c47561e9
-#   text hash     9a1b5a2eb0b6446b
+#   content hash  45440983f2ebc0ae
+#   text hash     1df7bb032e7cd7da
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fd9b9e847a4f1f80
-#   text hash     82843fbc5b6575d5
+#   content hash  a4b169755a1ad767
+#   text hash     d09bdfd80cf8d58f
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dd7ceef6fb219b20
-#   text hash     88f4c2b013ffabf9
+#   content hash  9da40de2de5dc297
+#   text hash     ff75e742237bf76e
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

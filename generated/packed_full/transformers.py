@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1b25d0e188d1e2b7
-#   text hash     7960bc8cc883c2b3
+#   content hash  0bd10531caf52559
+#   text hash     fcc1831d1adce580
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  59aa2c19778c3492
-#   text hash     14b9927a3cfa88cf
+#   content hash  8a2a398b564fb54b
+#   text hash     9a389a30ebc52159
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1c03c12acbc60362
-#   text hash     5e4c28fb102a51ea
+#   content hash  c95a22d534410756
+#   text hash     66160dd1f008a9da
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

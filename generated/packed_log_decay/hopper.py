@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c2d2e0e15a1033f9
-#   text hash     83c022592e1a8b34
+#   content hash  6179de5f0b6ad2e9
+#   text hash     a032501dc0decd1f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

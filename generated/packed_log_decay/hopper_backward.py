@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5455ec774969aa41
-#   text hash     6fb6e5d1f4bbd8e0
+#   content hash  52f3a20a9e77d8bb
+#   text hash     1f3fb06d0cffc6b4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a1f839fc4831158a
-#   text hash     1b2b8d714b209558
+#   content hash  69b9cf5f66c3bfcc
+#   text hash     7808e4bd99093f3d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

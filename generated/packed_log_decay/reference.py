@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9e3316601129c62f
-#   text hash     48a77b575778cf22
+#   content hash  6686fdaf9e18607a
+#   text hash     9fff97e506b2d8d7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

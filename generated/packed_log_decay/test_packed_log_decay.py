@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  89c77ed1444ede3c
-#   text hash     c02ee37d49d73b0a
+#   content hash  47ba567fa5049daa
+#   text hash     a7e21d50b8621393
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  386e8b2f07d0e8b1
-#   text hash     e37f23c70a888046
+#   content hash  ceac2fad009b21d5
+#   text hash     3061dc7ca5f401f5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8e7a9092fc357842
-#   text hash     b389c5334da18cb9
+#   content hash  89446c733e81a183
+#   text hash     9e0142876531c383
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  07b323c2f7a9b107
-#   text hash     0dc850f4c1af81f1
+#   content hash  d78512e6e36b1675
+#   text hash     eeedeb44ba2f97d5
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c7fa66f0aff1b3a2
-#   text hash     d626d14b3fa77199
+#   content hash  bb24c5d65edef1ec
+#   text hash     dd920898c60f1caa
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bce84847be8ac9a2
-#   text hash     ea740d5d1cdfd338
+#   content hash  a8a6b581724367e0
+#   text hash     857ce00d8c32202a
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

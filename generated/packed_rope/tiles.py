@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9c2c82a5bb35526c
-#   text hash     01c23f01d4de56a8
+#   content hash  0def42ffcbd8aca2
+#   text hash     2557d2a4faccb580
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e2b8e28c9d95e922
-#   text hash     6cf6d8c7d0e95aa4
+#   content hash  a645914eb9d44a0d
+#   text hash     4b39845d614f3443
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

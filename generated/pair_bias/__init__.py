@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c1050174fb85ee40
-#   text hash     a41c1958b4785c85
+#   content hash  e4ba025f1007cb3d
+#   text hash     45618e377443bea3
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

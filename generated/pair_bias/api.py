@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7b83c8dc59f0ba6b
-#   text hash     d3ed433e28ffa3e8
+#   content hash  e7c6042a078cb708
+#   text hash     da6c38be5accbdcf
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cf1bbacc2ae9a707
-#   text hash     ecd863a357939275
+#   content hash  52bc5a9b7e2b5928
+#   text hash     b9e1e0b61408d809
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9dc20e7af825e4f3
-#   text hash     6054496c7c152392
+#   content hash  b62f3a71b2e9bfc6
+#   text hash     fcae6623d3bf777d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  71bec8d4422f11d1
-#   text hash     072481505fb937d1
+#   content hash  fbb93c2169be0948
+#   text hash     1a8bc22a8e66b187
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  077468a3ae86d33b
-#   text hash     5d29dadcfbfac8e8
+#   content hash  8dd54d8240de38f7
+#   text hash     69356c1a684e02ac
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7e8457e9425fc3ce
-#   text hash     b70faa193dc3f515
+#   content hash  e9596a33066dde22
+#   text hash     ff3c2e33ce2ffe19
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

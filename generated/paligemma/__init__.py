@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  390e3d9834a50281
-#   text hash     4f6292cb4aeec917
+#   content hash  f219aa90b8a3785e
+#   text hash     541ef4b641313065
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

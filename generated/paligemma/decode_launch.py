@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  116b2c57d61fc43f
-#   text hash     61a175b770a3e74f
+#   content hash  4af2f6a3a6b9cad7
+#   text hash     09c8f603cc749d36
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1f42c68f1a5befca
-#   text hash     317fb53e4794e0d8
+#   content hash  4e11942d2e09571c
+#   text hash     27011573547329e9
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  48371b185fd4ecee
-#   text hash     5b85f803c3c0be8b
+#   content hash  b4763f18d4b48549
+#   text hash     71ee841014c5bd60
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c7f9b77fc36e743e
-#   text hash     82f5dcc5c7892057
+#   content hash  24242fcbf199427d
+#   text hash     1a029f8ef542a660
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb0c3a04a22084a9
-#   text hash     fe67519cf1759662
+#   content hash  dd9b7d29e3baed9c
+#   text hash     1f71c66b524022c9
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

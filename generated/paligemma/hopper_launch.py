@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  131959a27317a9bf
-#   text hash     c891cf6c0903cc50
+#   content hash  7240357a76f4a06e
+#   text hash     6efea16d3b5193ed
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

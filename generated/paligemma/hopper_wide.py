@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4d9b63d8efa7ac71
-#   text hash     e4781e3178d5ba74
+#   content hash  188e950fafe8ad42
+#   text hash     a413041989db6ef9
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1c88da4e4c984a90
-#   text hash     309f4fa2c516bc09
+#   content hash  0bfc656dcf9d15e1
+#   text hash     6362f62b49c02155
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6c260c48fd393c05
-#   text hash     d73d077b3c37ad38
+#   content hash  f315622c057b1707
+#   text hash     79c57a9cb890dd58
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  beb2c11603b69e89
-#   text hash     0a87b08cb3facc33
+#   content hash  9be1c278e4279ca8
+#   text hash     04fac3b65f91a8a0
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f1f7f35cfe7ac61e
-#   text hash     6d6e10ed20bfcf8b
+#   content hash  aeeb3de938fe8516
+#   text hash     c94108cc72c93a9e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9f15a15c4876eac3
-#   text hash     4b8e168692bbd687
+#   content hash  d8669de407a7c056
+#   text hash     eb92096565dc871f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  074c2ea6ba26e632
-#   text hash     53b3e26af8b0f085
+#   content hash  a4ee1e6efc22432e
+#   text hash     e7d8821e2343c649
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

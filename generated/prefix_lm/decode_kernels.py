@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  782950b344b0957f
-#   text hash     3a75265091b29ac5
+#   content hash  e792f1f152a7139f
+#   text hash     22d2c3b6cfb0c791
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

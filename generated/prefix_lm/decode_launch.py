@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d83306ef5fb67713
-#   text hash     b231945c78a5be62
+#   content hash  bf0f917a1840d27e
+#   text hash     3536b73d17ff473f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9e03e337edb11b80
-#   text hash     1a8388f0a34ae8f2
+#   content hash  88df918b2003fb04
+#   text hash     e981d15fd00897f4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

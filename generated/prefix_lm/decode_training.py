@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3feaf05dd1ce166b
-#   text hash     8c34874087b5f6af
+#   content hash  9ed92d8532f58709
+#   text hash     4de57179d32d5880
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ee0900da6909811f
-#   text hash     e3fdc70c53cb91b5
+#   content hash  d4b569bc836f08c6
+#   text hash     c4202117db8bdd12
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ddd528cdd0d48c51
-#   text hash     fc960874fba595f3
+#   content hash  b7ac3eeba768bbe8
+#   text hash     5c8ef3f456416fb6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

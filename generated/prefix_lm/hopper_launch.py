@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  606b949f9a3775de
-#   text hash     28e416f22b490c62
+#   content hash  10c41cd67ec3112c
+#   text hash     c647213e2ceec302
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

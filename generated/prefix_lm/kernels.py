@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7b9a0603a89d97b2
-#   text hash     ad760d7914818724
+#   content hash  ad1ce5e17453a9d4
+#   text hash     cea7392037f3f58b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

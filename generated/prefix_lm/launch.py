@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  656ba3ad8388c01b
-#   text hash     c9e7a9e40a79db44
+#   content hash  bf0b40d437e14e25
+#   text hash     509366b367a85e42
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bb37e48c115d5225
-#   text hash     61c3432043c2a7ea
+#   content hash  328a76e8d16a43eb
+#   text hash     ed044e54ea99d3c2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b6640757706a4f31
-#   text hash     ad9d5e9b36b70925
+#   content hash  8158af2c68448f0f
+#   text hash     32a9c955b3c688ba
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

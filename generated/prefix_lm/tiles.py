@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  97028cf636bbc540
-#   text hash     1a9f2eb6120d71c9
+#   content hash  191073fa82f101c5
+#   text hash     0c228aa42efa3ade
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

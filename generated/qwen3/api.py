@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6a915039e0aa1085
-#   text hash     f8c9518a861ae247
+#   content hash  c681e937819163df
+#   text hash     60d1c171a8b13d30
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f942ed8074835d8f
-#   text hash     041058375ea76268
+#   content hash  ccefb65a25cd6961
+#   text hash     4842bcd4e75e5481
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8c68835446fc2257
-#   text hash     1c34c640bb94ad96
+#   content hash  b439ec6ba7a05f58
+#   text hash     0df8bdc7e62d3e55
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

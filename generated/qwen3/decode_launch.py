@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  91cb153a957a6af8
-#   text hash     eff50ac58bd2bd59
+#   content hash  9bc3fb3706a2af1b
+#   text hash     0df40866bc53772d
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f17ba3b8df78f527
-#   text hash     efd13d67e3c150dc
+#   content hash  3be14dc5467fd2ac
+#   text hash     eda55765c30003f1
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  080fac22e4e746f7
-#   text hash     b1cf9b143dd7e518
+#   content hash  00f64569fad22278
+#   text hash     93cb9dd1000d38dd
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

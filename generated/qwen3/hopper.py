@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  278efe0dcd2a2a31
-#   text hash     a43ce0a7104e05f2
+#   content hash  f6327867bba0d0e1
+#   text hash     ec2a2f7c0487eb6c
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7df36b9a9a8aff47
-#   text hash     ca35c6f51d151b10
+#   content hash  74e3cf5554376f18
+#   text hash     585891cb4976acaf
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6e90e8a1d0aa08fd
-#   text hash     4f5b83e69fa0849d
+#   content hash  ab39a3d35eb69e7f
+#   text hash     2148aba3210038ee
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5eeaf052ebe13a83
-#   text hash     6016ffcaa328a2c6
+#   content hash  9bc8dc516bda58b7
+#   text hash     355bd8c1262bcef3
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

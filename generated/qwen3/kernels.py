@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1607a04b69e3c012
-#   text hash     ca277e775c2ce40c
+#   content hash  2d5b8aafdcef3866
+#   text hash     a7173993728b2989
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

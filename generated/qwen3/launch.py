@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b06a6a368905f6a7
-#   text hash     2f2f8f2cbed6aa2f
+#   content hash  edf4fb13b2022277
+#   text hash     a34f0ebf9f771cd5
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

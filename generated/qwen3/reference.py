@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cdb580bd27b3a9bf
-#   text hash     9bcf046c2459c6d7
+#   content hash  b1b76c9b724dd5e1
+#   text hash     7ee77eb504ec012f
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  20c2cdfaade86dfc
-#   text hash     4065438cb06f5076
+#   content hash  63d4610a7b97b330
+#   text hash     b1a343d1eb552165
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c7fd15c4ebd3c146
-#   text hash     70dd2e34064e4d8b
+#   content hash  3ed7d6b0e0827ec9
+#   text hash     9830d6a1f91f092f
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

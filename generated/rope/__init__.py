@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fd23d034806f35c2
-#   text hash     258f33b61fc0f4f0
+#   content hash  28c04d58bc0f1f5d
+#   text hash     efaf2c245226d8f4
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

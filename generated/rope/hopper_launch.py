@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a0f309dd6b3b385a
-#   text hash     070c624ac7cfb2f8
+#   content hash  a8396301f3fc0523
+#   text hash     59ace2614e9eae9c
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bd025a684e3ea0db
-#   text hash     944790263e0ff213
+#   content hash  a2bad70c480a16ae
+#   text hash     1710e37d12e591f7
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0bb49ac4ce63f92a
-#   text hash     a737ba585b8addd4
+#   content hash  feefde40acf65827
+#   text hash     a45354563d705cd5
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

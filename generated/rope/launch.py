@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9e1240dcfc63144e
-#   text hash     b09ee058c3b13a4d
+#   content hash  7fca6707a04a338e
+#   text hash     ab1b78995339eaf4
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  44cb162bf753d452
-#   text hash     1932a169a106af42
+#   content hash  23ca3ded23e74b39
+#   text hash     79ce479439526ea3
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

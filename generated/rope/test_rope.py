@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5335ea60ce99dda7
-#   text hash     3a436ed67f1c85ba
+#   content hash  e3963f3198668561
+#   text hash     34907ab1eb0dbbce
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

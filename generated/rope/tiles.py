@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f87fa8f02cbe46fa
-#   text hash     8fc18593a5b59297
+#   content hash  64fc85a47471a570
+#   text hash     00e2466dd8c51ec6
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f5ae0836aedffdfb
-#   text hash     10b22b09c387a6b6
+#   content hash  3d9270592fd19860
+#   text hash     685de277651c09c6
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d61c3dc41f75060c
-#   text hash     abe508535428aa13
+#   content hash  36f278b87ba80907
+#   text hash     cfcd284e72f58d10
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

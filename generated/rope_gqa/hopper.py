@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ae55af754ff482b5
-#   text hash     e5a266318b8fb994
+#   content hash  ac9dc46d44156ea3
+#   text hash     0769c2645bfa759f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

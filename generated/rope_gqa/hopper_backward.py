@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  136981cec26d2ef6
-#   text hash     71dbfb8db2766358
+#   content hash  1902c7f5910ce377
+#   text hash     38297fe600de8a17
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  51feb8288380b0d6
-#   text hash     a076fbdb76dbfd6d
+#   content hash  e30d1aec89771f5e
+#   text hash     801cc102a9e3b978
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  72c408ff3eff6b45
-#   text hash     622c5d0a12ab9b67
+#   content hash  3c35a7615f2d4d31
+#   text hash     bea7fe287e1e78f1
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

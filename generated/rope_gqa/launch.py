@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ce787773be84a34a
-#   text hash     512e1e94c97ea258
+#   content hash  b68568b9ce0d9144
+#   text hash     5c727b78cdff9e5e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

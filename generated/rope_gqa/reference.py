@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9a31cb1e58ee9e1a
-#   text hash     e1a792d1bb4eb920
+#   content hash  b8e78dd695e8474a
+#   text hash     2fe15d816f38d707
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

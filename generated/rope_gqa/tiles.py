@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  437e4ae773df88bf
-#   text hash     587155afccda4c03
+#   content hash  cf4e2058fb3eb228
+#   text hash     f60d4563bf87e2f5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

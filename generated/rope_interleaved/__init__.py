@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  364d27bc14829bba
-#   text hash     2051cfe711ad28a3
+#   content hash  85ab9f401ae2cf38
+#   text hash     2b08199a2aaae24d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

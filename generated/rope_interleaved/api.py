@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e99a4c0fee975e85
-#   text hash     bbbbfca56b9318c7
+#   content hash  4facc758f9b46fc6
+#   text hash     f6314de755aa76cd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

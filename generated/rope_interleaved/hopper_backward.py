@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  326fc3771e006038
-#   text hash     06f80b2362630561
+#   content hash  6fb1f4a27a79e31f
+#   text hash     b29674ef9a884f4f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  186703b2eb9bc12c
-#   text hash     00f569f82e208125
+#   content hash  80a9f9e9c79d690a
+#   text hash     30e3f43b3fa9f03d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

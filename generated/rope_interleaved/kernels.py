@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  59c2e33340537140
-#   text hash     045334bde7238df4
+#   content hash  9114068111d9fcba
+#   text hash     3f369078c9c79b39
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  13717cefd9096305
-#   text hash     a43f69e3b33d79e1
+#   content hash  6eb8342305380345
+#   text hash     d8229abfc377efd1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

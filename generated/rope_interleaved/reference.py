@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4d92f1eda10a25a3
-#   text hash     5399d22e14406f56
+#   content hash  dce3812dcbb7e0a8
+#   text hash     668416d102ced3f2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

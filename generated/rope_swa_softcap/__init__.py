@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cdbefb47207aaee5
-#   text hash     6c31caeb098bb9fd
+#   content hash  43fcfc2a6d7c1ca2
+#   text hash     a09a2cc4a64e7ea9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

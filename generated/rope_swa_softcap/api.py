@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  098c2cfd81f28620
-#   text hash     1737390c04fd1bd1
+#   content hash  6e181a92a8431f06
+#   text hash     bccee6d4dd3b281c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6db9b2fdabef6b1e
-#   text hash     98dc90b801ed8916
+#   content hash  ab69b77fa55bdb1c
+#   text hash     422cd9a6c4bdeff4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

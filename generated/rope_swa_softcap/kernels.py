@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1daf17ea2d6e8a80
-#   text hash     1a56c1ef6b7343b2
+#   content hash  33ea25922b200c25
+#   text hash     6257a90ba75733e9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

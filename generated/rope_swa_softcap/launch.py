@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  86f9ec87059f6594
-#   text hash     dd92460dfbef47f0
+#   content hash  f9cbd3087b51e5fc
+#   text hash     75589c9f4e60076b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8cbb0f2c5088d790
-#   text hash     24861b8c46822a30
+#   content hash  7c7af1424c35cc49
+#   text hash     23d76a7f61a9992e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

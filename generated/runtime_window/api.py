@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f8f9d3e6e43319dc
-#   text hash     7f2f2d011d2ca75a
+#   content hash  7b877a0328ab29ec
+#   text hash     a4099b664782e5a6
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  938cc3d27168b2be
-#   text hash     789781826c2d1927
+#   content hash  760f7c8d3a4fccf3
+#   text hash     24c750f588f958fb
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

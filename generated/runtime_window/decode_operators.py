@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b858ce47d135f9d4
-#   text hash     777b6d3ea7f21024
+#   content hash  a14f0c35296b971f
+#   text hash     8eae141fe66e9a14
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c037e90e74304918
-#   text hash     6383afd71ef88daf
+#   content hash  b0a0cf9054b2b984
+#   text hash     81fc5d08ff4a31cc
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

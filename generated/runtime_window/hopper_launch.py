@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  988e7a91264618b5
-#   text hash     8eba0bea7b4e3e1c
+#   content hash  eb928d9d0bb7624f
+#   text hash     64f338211dd1cb73
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e78c66de9d5f00f1
-#   text hash     ab1f64fa77db31e1
+#   content hash  d614a4d18b3477bd
+#   text hash     37ef773d1f2e931d
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

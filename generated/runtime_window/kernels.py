@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  391b3a6ec032d434
-#   text hash     c1c516e97bbe30cc
+#   content hash  9d00593d3cb4a996
+#   text hash     24a0f271846823de
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

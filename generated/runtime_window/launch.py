@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9dbd9262791e60e4
-#   text hash     07f6c9c9ba7ae864
+#   content hash  1fb3e2ae72f6bd7a
+#   text hash     a7ecacac966780d1
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  11a5ce82130a724e
-#   text hash     70484895e3512d2b
+#   content hash  178500718a78c165
+#   text hash     96264f722bcafc89
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

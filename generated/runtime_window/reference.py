@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  521813008b474ebb
-#   text hash     030879d00ea83471
+#   content hash  b074933cbae131f4
+#   text hash     0751a3aa60becace
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f95f70e0a631e5a7
-#   text hash     fffbcad24de0641f
+#   content hash  7d93e2a11f0a4a95
+#   text hash     fe1782dc3ecfd225
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

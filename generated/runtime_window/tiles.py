@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  620c8f757a806d9d
-#   text hash     ac8393ed9d85128d
+#   content hash  a8504873846a77c0
+#   text hash     3ae1036c83cca2fd
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b77cdb38d7c838af
-#   text hash     ae6aa708d096d5a7
+#   content hash  bb829c54a6005901
+#   text hash     dcdf9e3b74077d95
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

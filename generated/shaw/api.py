@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6c85d2b6e1028439
-#   text hash     7f6a64e1012c3175
+#   content hash  59414daa16fb0a4b
+#   text hash     cebb526bebb738be
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  aad9b31e0b82e77e
-#   text hash     6ad82b554e1bdd4b
+#   content hash  daa392288c5eac99
+#   text hash     22e59394dd4cbf11
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a2824005b5ce714b
-#   text hash     fd1d51c19f252153
+#   content hash  4de80b6bb77e1751
+#   text hash     137642b6e5d41239
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3f9e3dd47ed4b601
-#   text hash     b2710014e41ba838
+#   content hash  aa6549f32e1c8054
+#   text hash     c952b9310658c059
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  156b7b5ad2bea8c5
-#   text hash     af282a0fe1b66cd2
+#   content hash  f2154b54de25d6bf
+#   text hash     09ba170213f340c8
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  55969a718d29f000
-#   text hash     161f71335a752596
+#   content hash  7f3c174229b1c7ed
+#   text hash     3e9bc8a1267eecfb
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  777ed274d0a34e30
-#   text hash     e024ccf3e6a72d46
+#   content hash  5784895e365771ee
+#   text hash     c998a456e599307c
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

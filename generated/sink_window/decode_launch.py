@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  78e12eac04e1adc8
-#   text hash     b03ede0e7ecd441b
+#   content hash  7b3d48e4c0bf52d4
+#   text hash     1168d4e54cc00cae
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

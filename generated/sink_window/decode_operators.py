@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fe26c5d3b1ed10b6
-#   text hash     3df5d004c0d5ae78
+#   content hash  38fba732e4e81ec1
+#   text hash     93f292282c866d46
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7dc41c6cbadce534
-#   text hash     cb96ea604fc2bc49
+#   content hash  7dbe5fbf0b665f4d
+#   text hash     c9a2408034334548
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

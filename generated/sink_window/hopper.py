@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f5b541c9d4a07119
-#   text hash     159a1115e21b4188
+#   content hash  2d98466ffa22f349
+#   text hash     64edd52351defd33
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1698e664ed7f302c
-#   text hash     c847e3e981a21ce2
+#   content hash  5cdf6770190fa4dc
+#   text hash     1a5c87a4eb5422cc
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a9115e3b7005ec8b
-#   text hash     c68b8fdb703e0647
+#   content hash  48228f4817fcd03b
+#   text hash     d7b166040964fb0b
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

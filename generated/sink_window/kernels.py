@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1136857396b84202
-#   text hash     c071d012bcf860b8
+#   content hash  bc36bdc666dd941e
+#   text hash     5be43376e0452ef7
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f7f9b83b638d275e
-#   text hash     9600656669c0ecc7
+#   content hash  15578e24a64c47dd
+#   text hash     a42d48bb22553ce5
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  79c279f9c812c375
-#   text hash     4b92d6b605f6119b
+#   content hash  72e1d0063db1ed09
+#   text hash     fd2f191de9fcf438
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9fd53d11df4d2673
-#   text hash     0148416dc794531d
+#   content hash  7c36540876e41e17
+#   text hash     a7e4c93dc2b55588
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

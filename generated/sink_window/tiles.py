@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ce870ebb2e4815c3
-#   text hash     bedd8680c328b80c
+#   content hash  6a1ec89b4df623a5
+#   text hash     73a435579efd5aff
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7957cdd9fed1d2fe
-#   text hash     e270d845cf69a1f9
+#   content hash  fe39835636fcdb16
+#   text hash     b829cf809faf98b1
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  07ef737c2f5ee7d5
-#   text hash     d7d2f7ead6711abc
+#   content hash  a9d05d64b3994f53
+#   text hash     f9d963a05bcb22b1
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  483112001ef42255
-#   text hash     343d90c3e7e837b4
+#   content hash  208f5d5223b6d915
+#   text hash     c2c7c7be551008e9
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  82c40030f66db5b4
-#   text hash     d77c99b5cb7d1122
+#   content hash  a4b4367857509519
+#   text hash     60fad4b68068168e
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

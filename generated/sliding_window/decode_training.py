@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c6468f68166cfbd3
-#   text hash     16b50857cb7b548a
+#   content hash  7bde38325282edf4
+#   text hash     446c1f4809c3b970
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

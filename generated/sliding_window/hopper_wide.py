@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  60420735f7fe047c
-#   text hash     32f56f892082360f
+#   content hash  d1eb78208a23305e
+#   text hash     55109c69e9b1af4e
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

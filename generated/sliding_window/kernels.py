@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c8cf6ba5e06a19ec
-#   text hash     d2fdee5fa01bb2fe
+#   content hash  2c158ddead7bebbf
+#   text hash     5ab375fd221ab800
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5604f309655d875c
-#   text hash     a1c6eb5fff3d4b74
+#   content hash  92f8dd918523e213
+#   text hash     0750d65dcff2895d
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

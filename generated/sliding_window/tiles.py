@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0e0d192dd4764356
-#   text hash     c9aa8c622237e6b6
+#   content hash  da0419edd5a79d62
+#   text hash     4103c8e920de2563
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

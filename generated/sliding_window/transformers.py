@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d49b21c74d565e9b
-#   text hash     45a11b37c9a99f52
+#   content hash  77c315f9f1ddced7
+#   text hash     9ebf422a6f043c65
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  00b90551013c0b4c
-#   text hash     9946dcd4f1c92dab
+#   content hash  e8b605b657ba7b4a
+#   text hash     f4583851a3158141
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

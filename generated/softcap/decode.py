@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e2ab346ee9f5fa97
-#   text hash     26438d97b4a5fb8f
+#   content hash  f16dd3bb68836c84
+#   text hash     2b9c32d918d03fb0
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  73a670d641b0b06c
-#   text hash     15e418fb7fa2466e
+#   content hash  dcf3ce53f7ccb432
+#   text hash     105a104bf641ad64
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

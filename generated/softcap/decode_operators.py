@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  89b467a25f373ff3
-#   text hash     f274dcdea7ba6643
+#   content hash  6a61df50e2fd8b55
+#   text hash     99787ab4663a3687
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c90a90a0653bfb2e
-#   text hash     4ac6f7d49f578b6c
+#   content hash  bc43b7a4249a1609
+#   text hash     7e2a8f7e5dafcb08
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  797dddbbbb5e4000
-#   text hash     b5645df21b26587d
+#   content hash  549f432072d0ed31
+#   text hash     5fed9b7deaaf81c6
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

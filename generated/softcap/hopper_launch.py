@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d8f017166640c269
-#   text hash     31544ea552d69c0c
+#   content hash  36ec741d883b4823
+#   text hash     4b38c687dfeca3fe
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

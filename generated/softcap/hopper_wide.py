@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d20610d9934ccffa
-#   text hash     7cfcdddc7a470ce1
+#   content hash  e91f07418cf8e6bc
+#   text hash     d6264dfe37b4d7f4
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  74a34fa84f14c384
-#   text hash     d46df9116401d45e
+#   content hash  9f9780c587fdf5fa
+#   text hash     a44209f2302dcc03
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  26017241d63a2734
-#   text hash     63e281530388e4c8
+#   content hash  7e0b453f28d50397
+#   text hash     17a1866ca0f5063a
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

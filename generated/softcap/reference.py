@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  421a8e5d4009b49a
-#   text hash     4d1f3415b76b7f58
+#   content hash  2ce909d99e0a36ab
+#   text hash     bd63d7f41f4b9b90
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  48be9a5d0c7c3f7e
-#   text hash     df01958cc6de285f
+#   content hash  567fbdaca8419929
+#   text hash     a133460db01b4165
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e4c839f8b384dbfc
-#   text hash     6410c818cb2630fa
+#   content hash  503225726bdc3042
+#   text hash     3dbd9272e5f588d4
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

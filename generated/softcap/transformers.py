@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9d86f1bfa4ce8b2e
-#   text hash     be06a244e6987f05
+#   content hash  61a3836bee729c7f
+#   text hash     b89f6d6ce62058b9
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

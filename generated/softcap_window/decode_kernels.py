@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0fc26a4ccc4fd58d
-#   text hash     1e50f5ba8c6f47ea
+#   content hash  4acf4341327cd5e4
+#   text hash     30573a2d918f49ee
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

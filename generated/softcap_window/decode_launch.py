@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  17a44ecb70842df8
-#   text hash     df5cbd51f264c604
+#   content hash  82de46a56eb33707
+#   text hash     f710b5cea7ed3a38
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0362b2a55f0cd67f
-#   text hash     0bfdc78a3ab61565
+#   content hash  5cdef0eb9ede9ab3
+#   text hash     527aaf65d6fc2f5b
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bdd11a981c4c3c21
-#   text hash     59af02ef77fe5023
+#   content hash  b893b462da846c9f
+#   text hash     c47e0b0fdede23df
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4310914badd37f6c
-#   text hash     3f74f8ed90e4953f
+#   content hash  5ce72759c1e29c67
+#   text hash     ae63a51a58fc976e
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  250111f9c5573070
-#   text hash     79ccd88643866855
+#   content hash  28033a91bfd36802
+#   text hash     e82dcce3b4e82989
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

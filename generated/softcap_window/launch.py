@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  14c3eaeb817533c5
-#   text hash     79eba4507a578c7a
+#   content hash  fa047bf237cbb856
+#   text hash     90a5c625aced2981
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

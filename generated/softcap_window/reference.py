@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7ccce5c2b13cf959
-#   text hash     c10b465a47d6947b
+#   content hash  835389fefa5aac7c
+#   text hash     deb013a3d2874051
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

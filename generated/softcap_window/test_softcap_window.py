@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  12144a2f774424eb
-#   text hash     30ef37c8f00875a5
+#   content hash  e87fe0f93bced5b7
+#   text hash     7917518b4fdca1d1
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

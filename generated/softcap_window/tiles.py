@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cfd326221fcae746
-#   text hash     ca37f12be05b2e7d
+#   content hash  03424c044f6724dd
+#   text hash     735691549a5b049f
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3a1866a12a9995a2
-#   text hash     eb77145213d67ef2
+#   content hash  e7e0e1f22e550f72
+#   text hash     4bf7f5ec995dc9a4
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

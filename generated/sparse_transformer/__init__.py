@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  387c1795669ec479
-#   text hash     fa79b976b43ee763
+#   content hash  25dca8da4af01dba
+#   text hash     26d1e2eac8a642da
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

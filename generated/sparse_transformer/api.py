@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e28deade53ff3c07
-#   text hash     a66877dc68404300
+#   content hash  e96760fa5be9728c
+#   text hash     390cf81b4e5503a7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

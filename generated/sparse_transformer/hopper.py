@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0967c376fdecf0e8
-#   text hash     f5ccfc5fcff70dd5
+#   content hash  a90a874520a8f1b7
+#   text hash     f7cf86bfc60c8aa6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

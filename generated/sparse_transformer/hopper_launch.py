@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  25245f677615efac
-#   text hash     c02dee0818a72764
+#   content hash  db7d903ca965103f
+#   text hash     ca1110f7eadbbcd8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

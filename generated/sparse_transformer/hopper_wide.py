@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f63a0d4e33c0d02f
-#   text hash     de8bb498e5344700
+#   content hash  3d88a7f37e879f8b
+#   text hash     4dd04bb15a1e98fb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

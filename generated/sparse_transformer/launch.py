@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5b556a834e9846f1
-#   text hash     f66f1a25891b7dd0
+#   content hash  aee9f5028da7b028
+#   text hash     3ceaaf0ae78d2144
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

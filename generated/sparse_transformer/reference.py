@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c1eba9820d18decb
-#   text hash     e9dff07aac17f56a
+#   content hash  5dc69fd798a13729
+#   text hash     faa3bfd08254e6db
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  447439681053088b
-#   text hash     9712d0db6e50941f
+#   content hash  1ace1b711ef63ea1
+#   text hash     272f17cc3a64e27b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3c3d4866b92a2376
-#   text hash     a728772438cb1c20
+#   content hash  32d2dc6dc943aa93
+#   text hash     46e0e07d7e8542ad
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  328d780b71d9b8bd
-#   text hash     d136b904f9cc0d98
+#   content hash  cf331b1577607501
+#   text hash     3d77f87e2211bf04
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

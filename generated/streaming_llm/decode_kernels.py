@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f16cd6315695c7a2
-#   text hash     62f8a9f6e79cbb24
+#   content hash  ab7ce348fd3be75a
+#   text hash     94c0edf0e5d2e88d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7f8d7a4750877988
-#   text hash     1c2383ba3b7d372d
+#   content hash  f6d7fd588c930530
+#   text hash     8178e72c5dbf1575
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

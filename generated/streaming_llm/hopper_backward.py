@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f25fcd9b56b7464a
-#   text hash     25da19471b96c9dc
+#   content hash  698fb14eef46d4b3
+#   text hash     4515d6106a91fe43
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  eb8bfbc8113343d9
-#   text hash     c72b114917e569cf
+#   content hash  2054424a75dc93e6
+#   text hash     b39f2155f617d351
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

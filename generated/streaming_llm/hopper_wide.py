@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9502a6f69f87044b
-#   text hash     503ffb45e85dfb61
+#   content hash  7f20e8b195b27672
+#   text hash     8b814c59bf5cf4e0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  da0ace512cc8288f
-#   text hash     b8b3a560ad8296bd
+#   content hash  1b12626b28b44f88
+#   text hash     4b4ea27d4c6b451c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

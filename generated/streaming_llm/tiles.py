@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b3e7522f7901e9cd
-#   text hash     0266bf3f24a2fdba
+#   content hash  5b8ba72c75747b79
+#   text hash     22e8bae4030c3dd2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

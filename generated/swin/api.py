@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6d258298179fa4dd
-#   text hash     a733b3ea5f0c65a8
+#   content hash  a70241cfe5f457a8
+#   text hash     ed1166511e8edb80
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

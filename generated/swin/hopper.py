@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d3f984a53a6f88b5
-#   text hash     d3a0e335d3f5588d
+#   content hash  debbfdb0536819b4
+#   text hash     f63299c8db025ae4
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

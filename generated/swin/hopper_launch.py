@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  01b1c38ad61a67cd
-#   text hash     78aed90ce8641719
+#   content hash  d36252752d5e33d6
+#   text hash     31a48fbabe5e14db
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

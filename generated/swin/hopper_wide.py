@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0103515610f08283
-#   text hash     964ab4218d7780b3
+#   content hash  c908ec8dced7d41c
+#   text hash     e426a517c8559165
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  310e0064cfe181c6
-#   text hash     2febba968846f2eb
+#   content hash  f7df7ed9e62be77e
+#   text hash     69585d7bbb65fc94
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7be1d54238972f44
-#   text hash     73c50e87bc52b87d
+#   content hash  a69abea4acdd478b
+#   text hash     3e0092a6227cff56
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1b4552cd505d8a7f
-#   text hash     459a18bae2a70046
+#   content hash  2bb5e9ff3a2a1e5e
+#   text hash     bd14aef80fa1f523
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

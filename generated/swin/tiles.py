@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9b42ffd1a13408f4
-#   text hash     543c78f425bff6dc
+#   content hash  6c05643160e7a67d
+#   text hash     64e7df4e1c7c53e1
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

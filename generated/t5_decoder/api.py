@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e465f740136616ed
-#   text hash     e584763df8032512
+#   content hash  e00ded2f95aca950
+#   text hash     9d99bd692ef0a742
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

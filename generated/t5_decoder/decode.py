@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  298bb2bd3e6beaed
-#   text hash     54ed1b37cd972e3a
+#   content hash  2d45e8b9b838016f
+#   text hash     73220415f453eeb8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

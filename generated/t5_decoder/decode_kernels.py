@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  22ba635d6487bdbd
-#   text hash     ffc1e64bdfad0e8b
+#   content hash  7dde088fd46aac74
+#   text hash     358131a6df46868e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

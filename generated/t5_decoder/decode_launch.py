@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  143918acef2365b4
-#   text hash     3bc2437015851ca7
+#   content hash  f49fa44379a5dd35
+#   text hash     d0277102b2146f32
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  767c3e86849f5699
-#   text hash     6eed9cb65c7f13db
+#   content hash  497bd47a6297695e
+#   text hash     e34c25854f50674b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

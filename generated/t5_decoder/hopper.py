@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4da74c3ea1a087d9
-#   text hash     fd070b8637fd9477
+#   content hash  be9a6ab4ac331b61
+#   text hash     118c455d307f9716
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

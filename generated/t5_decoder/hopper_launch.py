@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9da4f518dc1e9e57
-#   text hash     b5cd7c4cf9094fbe
+#   content hash  096ac030f6dd90df
+#   text hash     46b7f7c973622e3f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

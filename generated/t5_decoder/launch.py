@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fda81a6db4a24e2f
-#   text hash     d450d17ea15749b6
+#   content hash  897e4146b1496219
+#   text hash     a45cafb30dbae325
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cb82f9e57d115ae4
-#   text hash     6366ac48d162c855
+#   content hash  0f12df1a5896fee0
+#   text hash     c23d89f4136dd29a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

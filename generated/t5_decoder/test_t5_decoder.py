@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9a6693be1bf5c25b
-#   text hash     4b6275d55a6ffe44
+#   content hash  5410f8deb4e06243
+#   text hash     2d43cbf18bb1e451
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

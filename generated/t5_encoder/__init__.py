@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1d01846adabede66
-#   text hash     2aa4ca1b1d59c905
+#   content hash  f920c57d553a1c24
+#   text hash     c0b566e92871ce50
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  711a3aa353939094
-#   text hash     1bdcde3a85bca3bd
+#   content hash  9b644bbc0e472c35
+#   text hash     df4b72cc8fa2161a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  19e9debe8e8e7959
-#   text hash     501d15630bc050a8
+#   content hash  61360d54c2a6eac8
+#   text hash     0d3efd458773aa5e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7da7d7e46cb900f4
-#   text hash     446415275bb5c0e3
+#   content hash  98bd181b16e73f25
+#   text hash     f2cadca62650238c
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  75b7ed7dd72a161a
-#   text hash     f34cc1b44d144b57
+#   content hash  ace62a625958dfc9
+#   text hash     0d2608e19e143fbb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

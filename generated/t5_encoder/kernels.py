@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d24c7c6b0e0095ae
-#   text hash     1dec89343b8df786
+#   content hash  728664515e8e6613
+#   text hash     1af1df563d135119
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

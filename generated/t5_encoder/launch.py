@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dbd068145c5f7eaa
-#   text hash     d1e1eace8246d53b
+#   content hash  87d24b1bc055848d
+#   text hash     e759eeda87cf4cd7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8e653f08d1457a43
-#   text hash     37e506f66b1744c1
+#   content hash  f02f9cc602cff2fe
+#   text hash     892ff2c70489389d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d6673d74f31ecccd
-#   text hash     837a4d0c3c4b6499
+#   content hash  89277f47cf61b152
+#   text hash     03a442631c7c2a4d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

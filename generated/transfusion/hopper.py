@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e9cf7102d631af40
-#   text hash     be94acb66a00972d
+#   content hash  11dcda34bb066169
+#   text hash     3ffb807c7e5eec0a
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

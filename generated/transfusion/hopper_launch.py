@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e0e5f6c7b535952f
-#   text hash     9848db47d00ea271
+#   content hash  b3c4d20123cf92f6
+#   text hash     525f97c658cb0d0e
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

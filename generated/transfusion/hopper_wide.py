@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  57a96b391a4e1f93
-#   text hash     e82e3a50b1ca6626
+#   content hash  7bd131d6a872b593
+#   text hash     4d404ae84eee7ab0
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

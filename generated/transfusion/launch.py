@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8f70c14c61e3ad94
-#   text hash     af846deb8ccfce83
+#   content hash  0ee49162eba5ecf9
+#   text hash     1713a357e9a74fa2
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

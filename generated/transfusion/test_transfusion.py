@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b79717710dc87ad0
-#   text hash     a6b8d6deb68e7524
+#   content hash  fb492be35dfb871b
+#   text hash     e8f3f47046d4017e
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

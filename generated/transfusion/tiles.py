@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a9bff456849080a7
-#   text hash     29561eba37c588ec
+#   content hash  382060a9558a34bb
+#   text hash     650bb451c2068cce
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1d927b234a1a0164
-#   text hash     a92d9ea301f9da97
+#   content hash  1352e2d9ff639f8b
+#   text hash     466f13c5d6c5eed3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

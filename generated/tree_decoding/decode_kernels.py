@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06f05e9c63473555
-#   text hash     72122539ec78bc60
+#   content hash  d7699db6e376d60f
+#   text hash     6a97bc30545cc9f6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

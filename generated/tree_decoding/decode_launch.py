@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  597419d7ff12593e
-#   text hash     3e468d18e98b455d
+#   content hash  a06869b6074e3467
+#   text hash     7da56853b9771b80
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

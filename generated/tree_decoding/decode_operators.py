@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c979ae2d61167b1c
-#   text hash     d5921b29b8beef04
+#   content hash  1379fe373ff8abd9
+#   text hash     b0f7c67801487af2
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

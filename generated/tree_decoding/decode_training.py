@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dba4b34b8b21a1ae
-#   text hash     86ab6bf50c4882a3
+#   content hash  0dd97c0c60f8c0a8
+#   text hash     62af07d6fe878bfa
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

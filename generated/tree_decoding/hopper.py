@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c3d4d66f7c1aab23
-#   text hash     87dfd9a8a5b644b3
+#   content hash  c502c80d7347e5f8
+#   text hash     21a07ddee5e7f0af
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  25add06378e2ab8d
-#   text hash     5ed202c987692069
+#   content hash  8ff124a5fe9ed955
+#   text hash     6e7618c8645ff65a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

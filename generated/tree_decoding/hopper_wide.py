@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6edb92cd6d5ec066
-#   text hash     70b525021302ef6f
+#   content hash  c04f156050fd752c
+#   text hash     e98bf31d35048741
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ab70f0d4beca3669
-#   text hash     e0d38e3a8e45e5fc
+#   content hash  5fc2096a2976fcd9
+#   text hash     cc94e34c3b19ea6f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -18,7 +18,6 @@ FIXED = {
     ("checks.py", "__torch_dispatch__"): {"types"},
     ("decode.py", "_read"): {"position", "k_len"},  # called alike for all variants
     ("decode_training.py", "attend_now"): {"workspace", "return_key_sums"},  # it replaces that of decode.py
-    ("hopper.py", "forward"): {"entries_ptr"},  # a launch passes it what the portable kernel gets
     ("reference.py", "_attend"): {"q_begin"},  # passed by what splits calls into entries, whatever the masks
     ("runtime.py", "_refuse"): {"ctx", "gradients"},  # called by autograd
     ("transformers.py", "mask"): {"batch_size", "q_length", "kv_length", "q_offset", "local_size", "device", "kwargs"},

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  15d97d9b6479da60
-#   text hash     0e45d87341e20274
+#   content hash  c914a7e98f7074cf
+#   text hash     eb35ed15a995d314
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ab2e82ca9752d7e2
-#   text hash     64bcb347d2cbe26c
+#   content hash  122d596154a12df9
+#   text hash     a7deca88321a353b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  645307fd5bedefea
-#   text hash     48c8398d4efdb61b
+#   content hash  e99ce9237f70556b
+#   text hash     9e79f47e0b362d40
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

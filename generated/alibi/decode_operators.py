@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6c412cdafdcac739
-#   text hash     db267af25e88b966
+#   content hash  6d0d2f728e265bb2
+#   text hash     d5bb4dd762b2042e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

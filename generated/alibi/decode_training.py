@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  99e05c6361e22bca
-#   text hash     18bf118c03bd7d38
+#   content hash  8d74bd6c3392cf04
+#   text hash     d67e8481efdd6af3
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  93084bf4b582f0a7
-#   text hash     31e512bda04d06f1
+#   content hash  74bcf63c42030f3b
+#   text hash     6d8103a83f7ec152
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

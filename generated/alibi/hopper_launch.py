@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9e2628a705b04cf1
-#   text hash     80a7a8e5ae272c6c
+#   content hash  1bd60f7a6fe70ce3
+#   text hash     927fac0e48df00e3
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e60091832155e812
-#   text hash     d829d3e18ec30107
+#   content hash  5f897dfc5e70651d
+#   text hash     e21e6fb2d8c25a8b
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

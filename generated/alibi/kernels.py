@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7397a5bd0bc0d0ce
-#   text hash     364e420974080d33
+#   content hash  f693f90329f8ec70
+#   text hash     eb0c7a39c19a6bc9
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a1be929c4e98261f
-#   text hash     e5e9033316a3ba25
+#   content hash  da5d006fdba1ac82
+#   text hash     b54de080ecb80b8b
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  536c3c919f1873c2
-#   text hash     513386111fb1c8d1
+#   content hash  fec7708553a6ee3c
+#   text hash     2e9a7712f56d7e67
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

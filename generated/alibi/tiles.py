@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bceac718365480fa
-#   text hash     b4098ad19c0e557a
+#   content hash  b277ef5c032092f9
+#   text hash     f5835541b325d2c2
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  752fde9160ca5d59
-#   text hash     23901cabeb59a8f8
+#   content hash  9462218934cd207a
+#   text hash     d8e514f467c851b5
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

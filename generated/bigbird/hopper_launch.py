@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  dc21b127e133b5e5
-#   text hash     abfcbcd1a599efef
+#   content hash  fe657e3f3ecefdbb
+#   text hash     b863b5215bfe25f3
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  34e08c147929e44b
-#   text hash     3a0a13ca6235628c
+#   content hash  eff6c0d3520cb057
+#   text hash     c7e4c83ec444064d
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

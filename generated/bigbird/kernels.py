@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bff85fe7a898e88e
-#   text hash     a4422b578d303cb5
+#   content hash  5b99f3beb95050ad
+#   text hash     b36a03f0330e40ae
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

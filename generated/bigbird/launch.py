@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c3d3056b220b160b
-#   text hash     67fe84d3c9c73683
+#   content hash  bbf3161710498c3e
+#   text hash     ab1575546b2c7d7f
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

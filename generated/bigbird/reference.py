@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aed00b1064b03517
-#   text hash     9b458521e180f7e6
+#   content hash  b9e98c74533175af
+#   text hash     278e204fc5de5b3d
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f4f2e2c58fc14084
-#   text hash     fb170e064cf2b408
+#   content hash  02efa057f9c82d10
+#   text hash     cd7a3d701da43c13
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3126e44cb39fce7c
-#   text hash     908d2030b3bda201
+#   content hash  595130011ebda575
+#   text hash     80b6b09db2e29ba1
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

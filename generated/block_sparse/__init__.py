@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  06e87436b556375c
-#   text hash     13f41aa344bbd5f1
+#   content hash  235465a55fd481a1
+#   text hash     f4d3bc32b50d9810
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

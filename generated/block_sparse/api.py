@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d51ab551ba713476
-#   text hash     ece1f7ce0a83f185
+#   content hash  0c7c99740c730ae9
+#   text hash     10ee4b584959b15d
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9c440aeceac3a880
-#   text hash     50f311eab4a1d71b
+#   content hash  2409b66b737dbc27
+#   text hash     0d7c5eb52c0e85b0
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2295489ccd51a9c0
-#   text hash     8dd75fb1f1fa2cf1
+#   content hash  ca8d603080d0c6ba
+#   text hash     f8a9eec261b58983
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  96ca5889c29e2caf
-#   text hash     6e5dfcb9c1129dfb
+#   content hash  56f01a23b3001a39
+#   text hash     9de6840ce7a16659
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

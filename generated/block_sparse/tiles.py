@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  340667257565e0b8
-#   text hash     c02801695f98bdb2
+#   content hash  9d5063843512b63c
+#   text hash     3fe7415cf0629e47
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

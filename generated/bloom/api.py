@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eccffcd40e75df00
-#   text hash     067ffdf8972b5b35
+#   content hash  110675a26ed3d918
+#   text hash     850e50a764ae3e9c
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ae2f4ad0773385ac
-#   text hash     80dfa0385abee44c
+#   content hash  d73ac5a33327b700
+#   text hash     1ba6dc09be6d3241
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  308981623821c794
-#   text hash     508ae79595ae0461
+#   content hash  62dac86cef34bd74
+#   text hash     5a9c763a328a0d57
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

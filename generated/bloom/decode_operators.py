@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  42bbf6a77b2ffb55
-#   text hash     c5ef14d8d5798dad
+#   content hash  3b4e500240678e38
+#   text hash     23624c529597077f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2e031e69f1fac750
-#   text hash     a1caf34d9198f2bf
+#   content hash  0b1568de53ff6c77
+#   text hash     51d728c54d65d4a9
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

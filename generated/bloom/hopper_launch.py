@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  72b16513e2e33d23
-#   text hash     9a3859d4cd54bd0a
+#   content hash  27e17cf142bb7597
+#   text hash     a5f7521501d921fa
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

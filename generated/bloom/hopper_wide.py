@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9183e27fd99c6211
-#   text hash     b4ed9216d3f4c12e
+#   content hash  f82d70c90a941dfa
+#   text hash     a0c80e2fe305d671
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

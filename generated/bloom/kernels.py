@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  87966fa21d638893
-#   text hash     a639f7f54ba21de8
+#   content hash  7d1e37f5620b47c8
+#   text hash     d0340fe18f5a389b
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

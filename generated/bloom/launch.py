@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c420216c00f82503
-#   text hash     8108e9f170b38622
+#   content hash  c9814154af98dfc2
+#   text hash     d04a2494c903d939
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6a358cdaa70c23af
-#   text hash     5c83d9a5d81962fc
+#   content hash  91315783bda13c5f
+#   text hash     f4b2c31ebccda10a
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

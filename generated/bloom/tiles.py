@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1cf2d577c3a6e302
-#   text hash     9a01f357bc4abdf9
+#   content hash  1e813dda9f5777f6
+#   text hash     f4e13c73c94e54d5
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

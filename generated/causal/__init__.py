@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a28022a817a971cd
-#   text hash     02aa8b87821286ea
+#   content hash  5bd8cfc5ca769cf7
+#   text hash     2c9ba3de37e0441a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

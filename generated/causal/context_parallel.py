@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f2d636dc9de9c14f
-#   text hash     02e1f163321722ab
+#   content hash  cdc3a381d094b86f
+#   text hash     b38ea57cd5e64c69
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c3d5f1310312426b
-#   text hash     06cae9e733551fbd
+#   content hash  ee8fb58c686c3b81
+#   text hash     e80d5aecc821680a
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

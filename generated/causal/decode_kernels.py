@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e40a6a1d786167ed
-#   text hash     4e2073b7b56498d6
+#   content hash  fd7d9fe3098f6fda
+#   text hash     fa8e689fba0b8893
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  107d3cdd4ec49af3
-#   text hash     3feca56152cd6119
+#   content hash  85b76aecf9a59111
+#   text hash     576412b36d0a7173
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

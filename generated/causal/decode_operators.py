@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2222cc561eb90768
-#   text hash     9d8b3d06243c622f
+#   content hash  ff6a6115db3888b9
+#   text hash     ec98de14fb4e435d
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

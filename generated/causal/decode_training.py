@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  14ee00793bbc579d
-#   text hash     6c7e7716638fca55
+#   content hash  c9b1c60b2553d5d4
+#   text hash     99448d2a1fed4d08
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

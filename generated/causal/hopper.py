@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  253cba5b3811e78e
-#   text hash     d146f67226d8cceb
+#   content hash  24e7dad206b6d90c
+#   text hash     ed030cf39ddbbd9c
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

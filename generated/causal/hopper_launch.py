@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b276717229026591
-#   text hash     6751bed0728a2d19
+#   content hash  ea8cef4e2612bd40
+#   text hash     45a5e0f83516a62e
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

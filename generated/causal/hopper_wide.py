@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cc6cb03ba02c0c51
-#   text hash     dbeed22ec00a905b
+#   content hash  4bdee640fc18c082
+#   text hash     31abea9597f19a58
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

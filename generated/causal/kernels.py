@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7a0408e36087cfcb
-#   text hash     94ad9630462cc46a
+#   content hash  19844cb3a907f1b2
+#   text hash     899d7bb1fb43e857
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

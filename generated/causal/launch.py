@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b1ae52860260848
-#   text hash     cc094d29bf009b4c
+#   content hash  1fae1ab2472bc2b4
+#   text hash     5c0c9f22b1d16564
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

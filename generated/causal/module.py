@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  df9e3267aaf0e5e4
-#   text hash     5d4fb898f7c13d1a
+#   content hash  bf03b6093868050f
+#   text hash     62f07a35141e13e7
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

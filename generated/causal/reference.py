@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  99751997a8857442
-#   text hash     0cd9184ca67a6944
+#   content hash  2d8c84f1472afe9e
+#   text hash     efaf431a1bdcabf2
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

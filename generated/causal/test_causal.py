@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a6e734879fc91781
-#   text hash     a89323a130f355b3
+#   content hash  b5b5dc4c90934883
+#   text hash     ab79f3fd0c3fe03d
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

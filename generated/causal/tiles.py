@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8baff944b650a60c
-#   text hash     0e9f2a741664abe7
+#   content hash  5b52c5fcdfabf5a0
+#   text hash     a91fdb3e1e0ede02
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b5e052db0e519624
-#   text hash     dc8f677223a6233c
+#   content hash  bd503618c7cfa468
+#   text hash     21992e43887a0758
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

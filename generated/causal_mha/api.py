@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  08b6d502ea388d72
-#   text hash     dc5ac9c7083334f5
+#   content hash  8ef5e12b66f143a5
+#   text hash     8ee703edb7b0531d
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9e5275c0324bf85b
-#   text hash     bb51e4e6e851fb7f
+#   content hash  b49fb3f547015e77
+#   text hash     179cdd7fc603fc21
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

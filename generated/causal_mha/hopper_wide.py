@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f9ce1b744b4fcc39
-#   text hash     3d07cb7a10c618ec
+#   content hash  fb42e831f1ed4da0
+#   text hash     219bae5b2143f293
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

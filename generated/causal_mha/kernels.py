@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  882f1e960973d032
-#   text hash     441444dd946e08c5
+#   content hash  8cb014be5067eda3
+#   text hash     1ed97ccaf2ca0fb9
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7283d1551499f0d4
-#   text hash     a4916d30b034549d
+#   content hash  fe0e800e34c64381
+#   text hash     5a54c4f868b00960
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

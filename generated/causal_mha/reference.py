@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5fbe1315f3be4d81
-#   text hash     b150c44a1615a3fc
+#   content hash  42264d12e6dce4c4
+#   text hash     1867415b4bd8facf
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

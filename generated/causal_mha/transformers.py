@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8187e64e548e9135
-#   text hash     b1b39cb4dffb1516
+#   content hash  38d6120091c71dd5
+#   text hash     b2eb02c1a8371c1f
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

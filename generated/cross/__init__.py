@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  810c3cc251c7641b
-#   text hash     127ba1e93b8dcdc5
+#   content hash  f990e4dc0f4b8dea
+#   text hash     363a1929fe9cbfef
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  45470f0bfe4bc73c
-#   text hash     e21b7f304b1df816
+#   content hash  d9f0fdd6fb344526
+#   text hash     3ed062389687f68c
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

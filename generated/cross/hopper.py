@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9960066620c50d57
-#   text hash     07d9e9851e06fbea
+#   content hash  d7592559b73dc2a3
+#   text hash     8f01abac62114d58
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

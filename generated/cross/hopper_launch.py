@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a9d5df97aa6655b5
-#   text hash     b72ba1ca879bc48a
+#   content hash  662b00b930e9dc69
+#   text hash     3379e780e09024cb
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9362f35a09dd79df
-#   text hash     b0953a4d76f0de4a
+#   content hash  faff2c401d12c4ca
+#   text hash     bffdc7da2282bf7c
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

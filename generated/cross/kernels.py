@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  84faa5629563b8a2
-#   text hash     911233d91099db54
+#   content hash  8ece67d4b1883527
+#   text hash     f02be2b789adb72e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  85eaedb2754face5
-#   text hash     86fbaf754110c729
+#   content hash  d4d18ff72d413a3e
+#   text hash     92ca051930a877a3
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fac89a445c6a5f7f
-#   text hash     801a7fd498aae833
+#   content hash  313e584b2e52298b
+#   text hash     8083ccbfb59bd507
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0fa897f54b32d0c0
-#   text hash     50f56f19c0b257b9
+#   content hash  1a43f110658f21fe
+#   text hash     2e5ea6450dd8e40e
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2c932b10b1d20b24
-#   text hash     f59d28d91aea48af
+#   content hash  31ccfff5084152ea
+#   text hash     b11eadef96c862cc
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1360a689892588f8
-#   text hash     2708c2fe0932b189
+#   content hash  ae5876e3ad0f3023
+#   text hash     e387d94c7a6f11f8
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e58cf4c491865596
-#   text hash     58d6a50fa4f16100
+#   content hash  21bf50fe070c4773
+#   text hash     a02d11fd796f187b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

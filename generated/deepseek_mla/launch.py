@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9dba52a8f09af8c6
-#   text hash     e945665398957c46
+#   content hash  35d708605a7339ae
+#   text hash     0c47eda4c046bfd8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3e98f0f7ae50e2a9
-#   text hash     4410f7d733c1e23d
+#   content hash  a70bb9a4436d3c62
+#   text hash     79f3616b41724a87
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f2cedd0d85530e4f
-#   text hash     fb2994c688361136
+#   content hash  284bf628ff114ffd
+#   text hash     a96b4431b6fb77e3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

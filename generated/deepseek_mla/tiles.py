@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  57e59ccb78ee093e
-#   text hash     e71eb7ae4d17337e
+#   content hash  d61993249a93fad5
+#   text hash     545f5f867cf46f21
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

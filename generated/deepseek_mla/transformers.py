@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  efa19249178e34a9
-#   text hash     c8bd220af172bece
+#   content hash  f6b30d3cc20bfe27
+#   text hash     ece61ae6ac946d5b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

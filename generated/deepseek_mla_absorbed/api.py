@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  979607ad2cdec316
-#   text hash     518fb7d4e01d92fa
+#   content hash  1d6e8badbd1ea04d
+#   text hash     303fe71494bcb3bf
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

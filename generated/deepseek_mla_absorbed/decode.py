@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0e276a55c96bcb24
-#   text hash     86f5b28227dac1ac
+#   content hash  e4ed2a373f8ffec9
+#   text hash     433738c640f370d1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e1ee9286dd58a9f2
-#   text hash     90c6c2f754258f40
+#   content hash  efaf029912dc8c7d
+#   text hash     aacf2bc36a53527a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  89bc2cbbd27ad136
-#   text hash     ca68cfec3f690d38
+#   content hash  c6a829af14a6633c
+#   text hash     84e3ff763bafae49
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0be9696439e3cc2e
-#   text hash     e31a1a4cfea5dcb3
+#   content hash  5463aa35f2f5caaa
+#   text hash     5220253bfdefa671
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

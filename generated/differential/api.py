@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b028835516376bf6
-#   text hash     6dae8ffb073a2226
+#   content hash  f256da419db893d4
+#   text hash     2dbd788396e1abfb
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fb75f0bf3b872d3c
-#   text hash     27add9778600376f
+#   content hash  279c38f24e5ec68c
+#   text hash     6f6c8039251636d7
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

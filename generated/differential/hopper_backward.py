@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d65c11cb0d2a73fe
-#   text hash     c7c20139d0c01e4a
+#   content hash  57d496575cef19ce
+#   text hash     2a8563203c88a656
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  60bfd0be93d9b560
-#   text hash     3d6c43315641a3f3
+#   content hash  54977cd4ec1b9d86
+#   text hash     2ec84db5926fa3e3
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

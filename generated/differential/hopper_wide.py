@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  93ecca4ab63cec10
-#   text hash     e907a698c9a56bcf
+#   content hash  be4360090d5fdcfc
+#   text hash     9cb5e9c78c80ab41
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

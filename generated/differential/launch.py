@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2fe6697264f142dc
-#   text hash     a6309b2ff26462ce
+#   content hash  76cb90419270fa0a
+#   text hash     2a662b598dce3390
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f521f11cba905a9d
-#   text hash     0cb059725e96785e
+#   content hash  6ebaf8e6f43be84b
+#   text hash     534f182f95a4d790
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

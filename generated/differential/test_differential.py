@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  69e483a3f1166acf
-#   text hash     39a1309c5844c5e8
+#   content hash  2604b9be55b19da7
+#   text hash     bf2dca192ee8ca07
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  688536d524590f98
-#   text hash     7376e176e236aa2f
+#   content hash  5f283345434f9d25
+#   text hash     a6817b772866b6f6
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  684952de67858fa4
-#   text hash     68e1af933105eb3b
+#   content hash  000c3b91ffe3cf28
+#   text hash     89373d753e505ed6
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1fcc3fccd5754c12
-#   text hash     49fd06577288e96a
+#   content hash  443dae5570d4d65b
+#   text hash     7439242fd4e61510
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

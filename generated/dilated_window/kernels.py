@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  954a3f2bac141dc9
-#   text hash     e05afebd1ac265dd
+#   content hash  797f73a0b7b0dcae
+#   text hash     09162df9422edfba
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

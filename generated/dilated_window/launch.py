@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  786fc1696c5bb6a2
-#   text hash     fe159c124a268ebe
+#   content hash  d39d392041718041
+#   text hash     747f56c323edc37d
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  487b3ef00780a1a1
-#   text hash     37d285eebb22d2bc
+#   content hash  47d25d3e34e160de
+#   text hash     6700f2bf7cc8bf57
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c2a0cdf50c5e62c2
-#   text hash     bfd746d818c0f08e
+#   content hash  35f779485b3a0cdd
+#   text hash     cc5ae9715395a583
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  70d2d0b1345b2b24
-#   text hash     23e435b9b7c64046
+#   content hash  f86ca46ac8b972c6
+#   text hash     6e69c040a37d12cb
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

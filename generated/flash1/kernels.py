@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  245d56b33b081c8b
-#   text hash     086c6a1e48998dc7
+#   content hash  aa642026e8f60fe9
+#   text hash     bf9722c9c32a285c
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

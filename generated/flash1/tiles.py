@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  576b66be15480f16
-#   text hash     e722f1fc3fdbbe6a
+#   content hash  73e650380ece5809
+#   text hash     d7540beed26a4b5a
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

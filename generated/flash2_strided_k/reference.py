@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  264eaf03b0b1e7a5
-#   text hash     406b0c2bc0b41325
+#   content hash  ec98cb42d3f18d9a
+#   text hash     0da3115c80720999
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  629c73141fc816e7
-#   text hash     55f3efbefc52fd0e
+#   content hash  ad371dbbc76f6b93
+#   text hash     79ed253f9264e627
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  426466ed19b28ff8
-#   text hash     0a47df0468daa798
+#   content hash  27b1d6e8a01025f9
+#   text hash     92426a6947d89a50
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

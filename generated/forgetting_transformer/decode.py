@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  43178bf6c21d7c94
-#   text hash     1b6d43e2fe45cb57
+#   content hash  a81e01f99f6bc8d9
+#   text hash     d8d842927935c703
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

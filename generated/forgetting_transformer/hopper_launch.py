@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a30620dbf1a3ea0d
-#   text hash     833b030dfb87e8f1
+#   content hash  d23578f98181dbf1
+#   text hash     0c6c634fec4e0fec
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

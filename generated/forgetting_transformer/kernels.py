@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c7857af5f313db92
-#   text hash     c118385fcacdb7ad
+#   content hash  c30544c9848fc921
+#   text hash     64433acc76b40b81
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

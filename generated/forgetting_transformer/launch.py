@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  20d1fa35c4d80c6a
-#   text hash     61e7935721fe703c
+#   content hash  c8bdba498765c688
+#   text hash     537035cea002f5fe
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

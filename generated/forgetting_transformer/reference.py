@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fb27950cb0cef3d6
-#   text hash     149f9932c2a5106b
+#   content hash  2d2d52d0c1abe390
+#   text hash     9a89d0ffd8ea235c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

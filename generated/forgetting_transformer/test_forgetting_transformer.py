@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  981877709c17b990
-#   text hash     6f45f8d601973e07
+#   content hash  dd16e8ad000a3a2e
+#   text hash     e0d249fa8d2c8c6e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f08bd284abbc5e45
-#   text hash     5342b9cdd12d82d1
+#   content hash  daa87ca702b85a19
+#   text hash     fdb6deca3ea0c368
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4a4bb550d0cd92a8
-#   text hash     5dc6e69eaf79fd3a
+#   content hash  74907990d5ab436d
+#   text hash     d7b9518055caf5bf
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fb2e67acb06183bb
-#   text hash     a69678b64eca45ca
+#   content hash  2bdc47e910644964
+#   text hash     2da7ee049068bab4
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c703c36e7a6841a9
-#   text hash     72a2e5aecf42a298
+#   content hash  a11ad98c9cea0a5f
+#   text hash     b04c256fa8124c0a
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

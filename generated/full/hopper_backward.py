@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  92a15ebae91ae9b4
-#   text hash     3cc1f4b0b621d399
+#   content hash  dc242a5a2d4062ea
+#   text hash     a624a49eda7f05cc
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  235212a185ffc375
-#   text hash     0599180a5d1bf9be
+#   content hash  3fd906542e154622
+#   text hash     fb797e34768b629b
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

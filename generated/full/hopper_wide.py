@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2de473f4ac5e2679
-#   text hash     3712959e2593c63b
+#   content hash  2da1e03d8c721fc0
+#   text hash     d29a262fe158a663
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

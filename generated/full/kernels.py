@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  32ac4f4ff68f35ec
-#   text hash     0486a2e3fd6f5d7c
+#   content hash  2b55a55bc40d458f
+#   text hash     7e36a4026def1d80
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d86935e2d46c0d74
-#   text hash     39ac0577660b195b
+#   content hash  13527f39e0fd1d3d
+#   text hash     76ea4bb3b331b4c1
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2fcad7a4a9f49361
-#   text hash     bedb078fceb1139f
+#   content hash  ffa0ab6224a9d524
+#   text hash     cac38c15aff220fc
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

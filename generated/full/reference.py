@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  df3953311761eed9
-#   text hash     37cbd50a9dbe48d8
+#   content hash  9e539b96f5e84cdd
+#   text hash     a3c3b4579a456ad7
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

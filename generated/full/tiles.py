@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e82148ee72efd31a
-#   text hash     2a740b73864856c1
+#   content hash  7443f5166bec3c39
+#   text hash     3a8a5b7194e86f22
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

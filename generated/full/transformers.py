@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ab4b96680c02d585
-#   text hash     73703c111b3e6be5
+#   content hash  ec24e6565bfa1f93
+#   text hash     4d03e6e2f7357fc4
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

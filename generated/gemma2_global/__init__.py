@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c7d7c77a5621690a
-#   text hash     69704185785e6a09
+#   content hash  f66744d64770779a
+#   text hash     325833f282b8324f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

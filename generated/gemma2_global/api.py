@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9070aba7c2612ca7
-#   text hash     65d4b0ecd9635c0c
+#   content hash  a391f63c0ca562fa
+#   text hash     33cea82dfa1dad20
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1d506c37c026c4ce
-#   text hash     1258d2b760f7d9c1
+#   content hash  d3d1057ac3a8eb94
+#   text hash     8f8789770c6065e4
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b44040445a4c9924
-#   text hash     14b43b438c4d6fa6
+#   content hash  8ffcca5ff0d4157c
+#   text hash     0bd847fc6d03870a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bdbba0ccebec7535
-#   text hash     efce0572677b1154
+#   content hash  b7109ff9bd5e54dc
+#   text hash     b203cce8436c4c1f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  75f994eb866b5d31
-#   text hash     5323c7cd36ba47cb
+#   content hash  9cbdc799848586e1
+#   text hash     b64e1fc5d4162a59
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

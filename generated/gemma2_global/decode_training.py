@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2d75f608bf2751c0
-#   text hash     d9fb903fadc9dcd1
+#   content hash  4f4c0d30c1da56bb
+#   text hash     444c1a867df955c6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

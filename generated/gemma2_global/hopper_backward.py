@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8571922ac3631868
-#   text hash     7a50ad2c0c528b4c
+#   content hash  82f847003d07f78d
+#   text hash     fa28bec0ced8f83f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1f62164611465eaa
-#   text hash     2ec9089abb5cfeaa
+#   content hash  cbfdc3c03d926788
+#   text hash     1939a95ec530b900
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e18e2a520d44dc71
-#   text hash     2531b47ec33ccfa8
+#   content hash  d6c90ec2a589585e
+#   text hash     648ae06235133f7d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8867270a7ac80862
-#   text hash     864e71b5d3ad5c10
+#   content hash  bb08f96290cf637e
+#   text hash     628bc271c67bb375
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7e8eb9eeb498fdb9
-#   text hash     1e82072684b00117
+#   content hash  3bf3949dce57d91b
+#   text hash     ce45bda4b5794f6b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

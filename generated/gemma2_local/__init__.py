@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  88c0c4626fd044fd
-#   text hash     b5f110b27ce9e261
+#   content hash  b4fe821237b2154d
+#   text hash     6792e5bfa2711ef2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

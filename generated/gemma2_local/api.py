@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a6c79c266226b1bc
-#   text hash     478ec82e8bfab0c1
+#   content hash  4a035d1300b83526
+#   text hash     5c7a15351f285619
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8aa80be1fd016b1a
-#   text hash     e9b1a850b57affa4
+#   content hash  5006a52c56fcd887
+#   text hash     70e5a59ba58ed682
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2e85c39ffe3e5ebd
-#   text hash     5e2ff9ea95eab85b
+#   content hash  2cbcadae615e8615
+#   text hash     ba985cda3439a396
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

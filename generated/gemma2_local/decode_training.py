@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bcf522c1ff3b60d7
-#   text hash     2c933e228ca197b3
+#   content hash  f39d053304178131
+#   text hash     a9b45bc6ed90e2fb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ef66c9a3056313af
-#   text hash     2879f3f3a9dc50bf
+#   content hash  db2205c1488395ad
+#   text hash     d12df83b1c9c6036
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

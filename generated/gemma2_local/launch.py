@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5aff8403f7203733
-#   text hash     f5a7c4274332435e
+#   content hash  139963da255dc5a5
+#   text hash     a066bba4ca3d9c43
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

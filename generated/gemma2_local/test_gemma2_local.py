@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  16893f769e8829c6
-#   text hash     586bcaf976930189
+#   content hash  c606a3dd89c73f7f
+#   text hash     cc854a891e45e04e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  722895de6dbf7c69
-#   text hash     52dc6a9020c3eec7
+#   content hash  d1121123e033d514
+#   text hash     344c68a4a897c925
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

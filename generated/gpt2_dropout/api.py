@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f49a41d4a6d571bf
-#   text hash     e13c9f6725a17c31
+#   content hash  70df734b7a81c990
+#   text hash     472b60ba168d59cb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

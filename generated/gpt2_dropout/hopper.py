@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  75e6a9bdc938c6b6
-#   text hash     9158367730f889de
+#   content hash  d8b21fc4ee4406ae
+#   text hash     5cf0a6e9e9e91b14
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e23acb8eb2296260
-#   text hash     7fbf81bfb712950a
+#   content hash  20476e503f4288f9
+#   text hash     fb03c9d6f0de5d26
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2449b5c13aae45bc
-#   text hash     3bcb5ac3c0c46882
+#   content hash  62c58f326881cb86
+#   text hash     37f49d6b02d17871
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ad9e764aa77238cd
-#   text hash     9b058d981434195a
+#   content hash  93947336d2ecbf99
+#   text hash     aeecee8e0cb17b68
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

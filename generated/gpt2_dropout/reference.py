@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6b507789d4c2a35b
-#   text hash     e34fa522e71c7618
+#   content hash  55c369e7304df8f7
+#   text hash     efd3b67887855b4f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

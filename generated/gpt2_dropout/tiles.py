@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  93accae3c1107f11
-#   text hash     33cdb82152df2f4c
+#   content hash  ec19e3dc5e281804
+#   text hash     c8b8f25c3a56d016
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  049eab0a545c194d
-#   text hash     c9112312acd3e237
+#   content hash  dcecca3bf8f9bfb3
+#   text hash     e4c401ea1788987f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

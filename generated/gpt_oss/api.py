@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a6d36e3f7099e251
-#   text hash     0bcd210bdd59a53e
+#   content hash  3f932446fcb8d477
+#   text hash     d7329950848aa0bf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  eeee9abdd1338337
-#   text hash     89c2c4f57f5e4e9a
+#   content hash  cbceb85c32d1f5cf
+#   text hash     fb7c917fdeea0806
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5aa891059974e851
-#   text hash     0bf7382a7998f100
+#   content hash  7365bc99ea6138b2
+#   text hash     1b20b0736d8920a6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a53a5fa83180d62f
-#   text hash     e1eb51d327337657
+#   content hash  0146e09bf1ce1989
+#   text hash     2ad1a205a2292a2d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a0f8684e84a6360c
-#   text hash     682daf96e03b557f
+#   content hash  bf8dab55dc22c9fd
+#   text hash     9044d3c83e2ef15f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

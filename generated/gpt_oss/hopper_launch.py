@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8fbe397fce7267fd
-#   text hash     41eca1fee94abf6f
+#   content hash  463b373c4033a00b
+#   text hash     dc145a61ac1b7c1a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  518d9b1fd0cc8500
-#   text hash     7d7cbf8bfe8068c3
+#   content hash  e3dd07916aae6bf5
+#   text hash     4d5c7a4a3ad8f8c3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

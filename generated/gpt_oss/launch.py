@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e1ec7c945c506b41
-#   text hash     4d58ea08e8c4714e
+#   content hash  30b1935a58ab8cef
+#   text hash     3ed459daf9f2f6aa
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

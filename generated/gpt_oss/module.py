@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  49f7c3c426ecdb20
-#   text hash     5b60c7e9bea30e7c
+#   content hash  8d6add5a983279c4
+#   text hash     76d92c99d44cc0cc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

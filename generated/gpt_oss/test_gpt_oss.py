@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6b2b0cd1a45064d6
-#   text hash     b17a951dc7cc92d4
+#   content hash  8babb36fc96bf6e7
+#   text hash     fa7a1cd38442044a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

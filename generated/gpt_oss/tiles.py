@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9d6688d2a0cd1c09
-#   text hash     4fb9c4b8d5cc4852
+#   content hash  c8f49498d8de7b1b
+#   text hash     0619d777a5b7afac
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

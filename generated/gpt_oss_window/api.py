@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  54c61c3c38a11adc
-#   text hash     d2a6234ec1e1037b
+#   content hash  3f39df783f977bca
+#   text hash     3cdbc685b476f4f9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

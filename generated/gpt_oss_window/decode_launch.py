@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b364e4c7d94abc18
-#   text hash     1d18c55796616b57
+#   content hash  6b30263d162b00cd
+#   text hash     06aad847bd0b578c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

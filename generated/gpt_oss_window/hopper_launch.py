@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  490ca3f956298d8f
-#   text hash     91e378182ecc8660
+#   content hash  c8d80c69680120dc
+#   text hash     76def58d014a94ed
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

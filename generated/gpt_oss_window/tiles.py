@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eca395e1d4eaa7eb
-#   text hash     3c23f9e92978163b
+#   content hash  05d56295d7616668
+#   text hash     37215853d83135fd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

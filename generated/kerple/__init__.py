@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d1d4b1af498667ca
-#   text hash     54ed907fdd190fb7
+#   content hash  2ed5ada480bb7451
+#   text hash     bcd7b2316a9c724a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  24e4390f9199f4be
-#   text hash     d5bc88c936457d28
+#   content hash  ef3c6d8f7e511f62
+#   text hash     4bc84f6c74453aaa
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

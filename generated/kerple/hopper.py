@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2ef7e67f8ccb0662
-#   text hash     2d89f5c349ed3ef8
+#   content hash  b803f914ed0ee328
+#   text hash     69e25a06e6727916
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

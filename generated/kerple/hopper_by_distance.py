@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db10129e3bf6c3c7
-#   text hash     c4d23e34e366bb61
+#   content hash  592ec6d3d494efb3
+#   text hash     982154f43cb0d551
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

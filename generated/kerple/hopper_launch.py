@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  411a08848bd56453
-#   text hash     1416569d69d7fa3d
+#   content hash  420679f0b3c1bcbe
+#   text hash     07d6a881ee5d34cf
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2f115ef501aae90d
-#   text hash     cf4a2928ec13a150
+#   content hash  88ef5c1e37fa2ab6
+#   text hash     eee9fb5c0d514238
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

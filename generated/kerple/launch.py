@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5e1b3a0d563f16d6
-#   text hash     07835a4ea4cc44d3
+#   content hash  b0d896186925eed0
+#   text hash     9b4632462e49cdb8
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

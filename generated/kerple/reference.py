@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f3cda3ed89d5edc5
-#   text hash     0067af6102d105fa
+#   content hash  83d69d9f5a96403d
+#   text hash     f3c00e0561cd5115
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

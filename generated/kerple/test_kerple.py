@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b91b824b751c080d
-#   text hash     92e410841732352a
+#   content hash  24ed8f25b525f982
+#   text hash     822b7b2b0b3f809e
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  671e834c3e4982bc
-#   text hash     8f055d3949772a50
+#   content hash  ed409c1ca49e30eb
+#   text hash     2f8c593ac228fa92
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e6a19e0b5fe876f9
-#   text hash     64bc40541d6015d6
+#   content hash  dd37e88694e1ef3e
+#   text hash     a706daeb5ad7e56b
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a45c081890426672
-#   text hash     077bc457aa8d287b
+#   content hash  ff3177fd738c9ad7
+#   text hash     efde8829681043f6
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d17795aa28e73e37
-#   text hash     90cd67f0d45217d3
+#   content hash  e955c9e0aa4a554e
+#   text hash     91d3e0fa814fb33a
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

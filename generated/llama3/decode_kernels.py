@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8366bc51969b6f79
-#   text hash     3f86f259d5ba1cc2
+#   content hash  451f8cf584089273
+#   text hash     154c45d7e1a43d61
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6a5da4cba165812f
-#   text hash     876e712d717e0c61
+#   content hash  516e4627a4d5faac
+#   text hash     2cb9a3a7e8f5c139
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

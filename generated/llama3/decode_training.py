@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1b3895a77e53b65b
-#   text hash     007153145a1ace2c
+#   content hash  a6b443be693a8a2f
+#   text hash     19cf66f15f988376
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ecca4c7f63e74a3e
-#   text hash     3f3c9ef5a7538ebb
+#   content hash  f1a68670e2240ab9
+#   text hash     e503df29f05ea00c
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

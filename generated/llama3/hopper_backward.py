@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b33e9a328d729762
-#   text hash     952c40b5b78c27f4
+#   content hash  1b6b6dc36b07a3f6
+#   text hash     ff913c8fc1e74dec
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

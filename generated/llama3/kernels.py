@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8ba4c5e58a34c91d
-#   text hash     5ef2d2316392b63d
+#   content hash  fc547eb389e41f36
+#   text hash     80c5e8abf583c059
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7c29dd426320606e
-#   text hash     cf9863296a84a591
+#   content hash  4e4d47e03ea70e03
+#   text hash     6e771a096ef5bc69
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

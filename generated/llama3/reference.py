@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d4a6845533dcb8f8
-#   text hash     991a0f4694acc4d5
+#   content hash  5cac88974e7f0843
+#   text hash     0c3ca02f5879e365
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3891b66a984aaabc
-#   text hash     8636895ffb5ef493
+#   content hash  febad1a187153990
+#   text hash     b23fcd0f46d32928
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

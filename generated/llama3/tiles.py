@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9286daf62f1fb710
-#   text hash     e9aba7be5e57784f
+#   content hash  fe0c5161d8f37602
+#   text hash     cd8aea952f96a2f7
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  140041ad4667f0d9
-#   text hash     d34b2cb9625fe809
+#   content hash  d9671c97d8200f8e
+#   text hash     b4a0f93af297b5a2
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8b0eab6cd57de291
-#   text hash     78dd89f41e3a41c7
+#   content hash  80207e3befc1bb3a
+#   text hash     3b4f1807bd7c8d82
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

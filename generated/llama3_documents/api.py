@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e6334d1f213c9608
-#   text hash     19d1a330f3e849f1
+#   content hash  ea65da412154f542
+#   text hash     114b21d58ea29c31
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

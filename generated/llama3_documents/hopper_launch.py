@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  944327ff4f31fec7
-#   text hash     849f7201e48ca391
+#   content hash  f58e43d56c977029
+#   text hash     8d00d7e3ccf432f3
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

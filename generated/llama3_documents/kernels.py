@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6a96650a9a01b7be
-#   text hash     cae628a62432158e
+#   content hash  5755184e66f7aff3
+#   text hash     8e72904661dc7a81
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

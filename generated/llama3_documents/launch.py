@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  57c8a9cce4a98769
-#   text hash     84b7125d1c114401
+#   content hash  b4348171e45ca84a
+#   text hash     176e8b9c599d99bf
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

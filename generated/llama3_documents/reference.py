@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2a8c8b76f9c29a6e
-#   text hash     8e1c94291f8b84ec
+#   content hash  42a610a569c8f513
+#   text hash     1b14aab04b44bd85
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

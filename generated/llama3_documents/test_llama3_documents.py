@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0e41cabceefa7ebc
-#   text hash     3301f0e2d0855d5f
+#   content hash  0fd70993d1eef906
+#   text hash     3b60dca51185fd06
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ba6b36ebf4022710
-#   text hash     316b2a10e7f5bb8a
+#   content hash  c39dc3bdfb6c526d
+#   text hash     9a482215126d44b9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

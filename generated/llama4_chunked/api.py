@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0d883659ff6b8be1
-#   text hash     2896d7e24f5ef805
+#   content hash  b125fdeedc8a1ba5
+#   text hash     a650466384431241
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

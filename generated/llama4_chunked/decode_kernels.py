@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  225b71c8b561c2aa
-#   text hash     d8e56a550002c97c
+#   content hash  ef75e9da64211762
+#   text hash     3ff8ef5f1e1ed2b3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f2e0e8f63613fabc
-#   text hash     b21180442c4988ad
+#   content hash  ef96630b77519cac
+#   text hash     ee6d46bbb6c5ec71
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

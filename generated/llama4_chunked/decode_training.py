@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c26a46cb89dc89c7
-#   text hash     95eed6e00ad21dc4
+#   content hash  70f9899c444dc2c5
+#   text hash     4f39f8cc4b426a62
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bc10a6ee6ee5bf14
-#   text hash     ad11347e09a0a8ba
+#   content hash  729f2531a0964971
+#   text hash     a3f7fa08b7c4cebb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

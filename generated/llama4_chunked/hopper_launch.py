@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5a2b63b9f03aa231
-#   text hash     a715373739287ad3
+#   content hash  39becfcbad8286d9
+#   text hash     a335085181f9e7db
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a2f75f98a67b83b4
-#   text hash     9e14c26affd5a53d
+#   content hash  affff61c7e76782a
+#   text hash     28cb29b50254b886
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1162779badd34cb8
-#   text hash     68dfe9007a07b152
+#   content hash  6c0950928e2f1900
+#   text hash     87c6edf05b5fafb3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

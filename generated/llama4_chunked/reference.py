@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  adb488bbde5f2707
-#   text hash     6733aa481de95627
+#   content hash  579ea9fef937abc6
+#   text hash     a8b9ff70082b15aa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5077f1047ec63e7d
-#   text hash     1f955e636a944542
+#   content hash  c5a66666e5d5a87e
+#   text hash     bf060847b0dc697d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  af0c4e89554dcbd5
-#   text hash     934afcfa8377944f
+#   content hash  2c17f05092176b5d
+#   text hash     c90091f063338baf
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

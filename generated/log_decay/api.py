@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ea7b54cf99ce2ca5
-#   text hash     237510576ca827c7
+#   content hash  a1afcb4579d4c49b
+#   text hash     b5ef8b5ec5126480
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

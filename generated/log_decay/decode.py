@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f9af90f184e1711c
-#   text hash     5041409696de00fd
+#   content hash  9ce63d8d121c24a4
+#   text hash     ee217ea655eb9893
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

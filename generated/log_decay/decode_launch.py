@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d2a3cb6069543b4b
-#   text hash     eea9589e563f9c95
+#   content hash  27e463772b148ef2
+#   text hash     923b0264eacee2dd
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

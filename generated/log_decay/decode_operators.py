@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0d6da3dfdc751daa
-#   text hash     c7e28f6c7d8e552d
+#   content hash  89b309846d5046b7
+#   text hash     b20784e685423b0b
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b0d487e2f2dd4adb
-#   text hash     087a47abacb9cdc8
+#   content hash  89ddd93026e4c4d3
+#   text hash     d231b5b84bebe2c5
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fbb8fe96978fe79d
-#   text hash     abd3baa6fc6ab728
+#   content hash  319a3d16f9edf645
+#   text hash     fb6c19d627c602d4
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5ef08f12df0e8d0d
-#   text hash     9ddafaff5e7873e7
+#   content hash  06145d3b2ee69487
+#   text hash     153d956130bbdfd3
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  73f58bd31ba09268
-#   text hash     1d69569bc9843a7b
+#   content hash  559b33c07bd60901
+#   text hash     5218cd6d887ea9fa
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

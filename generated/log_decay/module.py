@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  268ea6f1fc0424a1
-#   text hash     534d9c0c5ebadc13
+#   content hash  18797bafecad0ddf
+#   text hash     351af17ecd8ef0d5
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

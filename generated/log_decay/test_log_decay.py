@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4b054c97b2785db4
-#   text hash     2b85ab22e9d5a1ef
+#   content hash  60e7967d630695a4
+#   text hash     f29ad684a0cc6d28
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  eb1a0fdd66f99036
-#   text hash     261958f6f6c95b5c
+#   content hash  50de0edbeb5b62ae
+#   text hash     528e589a87655175
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ae78b6778bae8f64
-#   text hash     27631dab12b97896
+#   content hash  5ad6b87c4a19849c
+#   text hash     a1e298bff3533999
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

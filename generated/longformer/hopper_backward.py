@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8e06eb10aa149819
-#   text hash     33b256b41bd901f4
+#   content hash  5a23b642538646c7
+#   text hash     10757509ef6cb1ee
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

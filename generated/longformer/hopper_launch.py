@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ee2f5c8b7b563b1d
-#   text hash     b218e51850afadc5
+#   content hash  5e588bfc67ddaec3
+#   text hash     236abe34b4e07b26
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8a5ee6278b7e6068
-#   text hash     43693102f3141d61
+#   content hash  e54b40941759bf3d
+#   text hash     53d03c12fd72142b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

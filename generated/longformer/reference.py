@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  40ebdcd2f212c964
-#   text hash     bc18e0d0aa264380
+#   content hash  e01fd0b696a25e5f
+#   text hash     8d774c466b6a05a8
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

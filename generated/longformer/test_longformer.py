@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9253edead1ee49f4
-#   text hash     c089d1a4dfd3d560
+#   content hash  da7f1f7935b18409
+#   text hash     69afbab309289bdb
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6f3a103a0fa15524
-#   text hash     ebd2d2bbc5ec3836
+#   content hash  53910abf7420c5bd
+#   text hash     b6477bfe08823f41
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

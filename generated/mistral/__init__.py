@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9de87e22be3a7357
-#   text hash     b9b1f41d92a96fb5
+#   content hash  70e599af7ec52eb1
+#   text hash     ccdba659f84e17ee
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  416155859a0025d1
-#   text hash     d0fa728a9748a365
+#   content hash  3f6a13376093a3dd
+#   text hash     e8d24820c6b0d32c
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

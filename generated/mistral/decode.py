@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4a9bd24a5f6e6ad0
-#   text hash     89e8bce13f016af8
+#   content hash  bc220a46bcd15c02
+#   text hash     550793ce96e0f93f
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  67c21bd908e9d7f9
-#   text hash     c5d39423be4f5581
+#   content hash  2fefd2ca85d26d2c
+#   text hash     9ef2caf0819592ca
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  494f01c6e9d15431
-#   text hash     4b6b48beb2a8c580
+#   content hash  e614555d83811452
+#   text hash     3fdaa66b14e78b2d
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  90b410826233f9b9
-#   text hash     d46268f964aeef17
+#   content hash  9133f652d3a317f8
+#   text hash     be02a3594f058e33
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  36e93477768b2082
-#   text hash     8fbab44ae1631dfa
+#   content hash  c9101c0388fedba9
+#   text hash     cf0f9ad5f3a15cd6
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

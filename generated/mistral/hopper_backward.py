@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d23c781fb9ad16e1
-#   text hash     ec379e06d4b4ca14
+#   content hash  dfa8c6202122ab78
+#   text hash     4ff3cf7c8be45fba
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

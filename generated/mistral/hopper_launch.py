@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b625461efeb1247c
-#   text hash     36dfe32e8ba2807d
+#   content hash  3b22440645485858
+#   text hash     95cd82123b853e53
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

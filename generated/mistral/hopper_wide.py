@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  929d6c0a36888f84
-#   text hash     49a997bd079b1f54
+#   content hash  45f0a0c1fea2b4a9
+#   text hash     0249e13917fc9b6a
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

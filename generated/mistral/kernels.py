@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  66e9341767d7c000
-#   text hash     7519b36a5c4070f9
+#   content hash  8f8fe0e378ab6ddd
+#   text hash     9541081afbf4b42c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

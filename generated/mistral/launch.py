@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e534a18c9997e7c0
-#   text hash     7fb5f2f6a90820b7
+#   content hash  9e8a67b6b4a99a66
+#   text hash     b106750f5380a48a
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  39b17f61f67798db
-#   text hash     f37a8aa2a453eeb4
+#   content hash  4888ebfebe0de597
+#   text hash     4ce328804f9a776c
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

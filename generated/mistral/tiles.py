@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  41e30da5b8924194
-#   text hash     1b4d78d94b7e410f
+#   content hash  0e3d4a2d6b00366e
+#   text hash     a95dd1360d7445b4
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dd0282a4f45dd34f
-#   text hash     b9a702854310e4c9
+#   content hash  e64b18ca3a12c940
+#   text hash     ffc155663574a798
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

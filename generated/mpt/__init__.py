@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f5e70e2b87d91cdc
-#   text hash     5735c3da8a6ba01f
+#   content hash  9e32d2200d0da2b3
+#   text hash     367ea5b2d886fb72
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

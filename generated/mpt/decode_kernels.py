@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4eb51a1b7de1929f
-#   text hash     81e07468b87965eb
+#   content hash  a0ca34964f0351db
+#   text hash     26465ecc5c4d3b73
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9436a460b29f9979
-#   text hash     56b52b9478048e82
+#   content hash  bdfbe61e7d29effa
+#   text hash     a879a29133693003
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c4b7c960b181932e
-#   text hash     e6d6a1ef7e24f3eb
+#   content hash  431d9df585baf86d
+#   text hash     772896d7204b6eba
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4e1ca144827706ed
-#   text hash     13df9a17ccce3859
+#   content hash  becc4363cf7fd659
+#   text hash     5ebb05b490ded67c
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

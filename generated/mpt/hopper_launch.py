@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ae073c28e16d8cb7
-#   text hash     0209c9a076870f0f
+#   content hash  82250e0c734bbf12
+#   text hash     2c2a4b5cbcdb685a
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

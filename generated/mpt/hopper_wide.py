@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  42a12f90dbd49636
-#   text hash     fb4c7659f662f75f
+#   content hash  92d2958bd18f27e9
+#   text hash     1bdc3cb12e655347
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

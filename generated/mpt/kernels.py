@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c284cb236a9ec035
-#   text hash     6a9634cbe18a4c40
+#   content hash  b5340ae288a7b63d
+#   text hash     09d4368ee20f3db4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8afd45ba47efe503
-#   text hash     5fb376cf41987f70
+#   content hash  ed3a0b4fe75c64f9
+#   text hash     6af02e2d1ff14eb6
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  96ee471200085377
-#   text hash     7ef14fbfd336876f
+#   content hash  9fa4d831a7fc0927
+#   text hash     7ad39cf6bb03aaf9
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  007bc1d4158413ba
-#   text hash     2e91d455b13ff131
+#   content hash  6c70afe1bf638045
+#   text hash     d1c493d205ecc8b1
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

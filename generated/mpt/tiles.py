@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2c2e71db28bb70be
-#   text hash     90885be579826970
+#   content hash  7451f4c143efac4e
+#   text hash     3784bdd6bbbaf646
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

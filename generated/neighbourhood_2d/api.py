@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  78cf123a7d4faeb9
-#   text hash     aea88d7675391580
+#   content hash  4018ad3ae8c925b9
+#   text hash     8047b60babe343bb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ba79393ff8d8fc81
-#   text hash     5510b641eb38e21d
+#   content hash  f6b8c544dc6e73b5
+#   text hash     a18fe1635ccb1f26
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bbaea531470408ac
-#   text hash     5ba4a44aaf2f1074
+#   content hash  45f0926aae10c5ca
+#   text hash     1e594f508fff4782
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  abc82643ff9bf420
-#   text hash     46349838ee899119
+#   content hash  52ad161dcf4d0db2
+#   text hash     962047344642aa14
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

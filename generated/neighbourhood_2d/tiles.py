@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fde0c4082532d66d
-#   text hash     2b05b8cce1682055
+#   content hash  b9d3065d1c713ae0
+#   text hash     75196b5cca956329
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

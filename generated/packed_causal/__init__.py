@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e6bb6d09d7a67344
-#   text hash     6499558f7f7c09d2
+#   content hash  a3ba4dbd21432025
+#   text hash     e68361630b68d8b4
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e07559ea067cb817
-#   text hash     b38124cac8c1f0ed
+#   content hash  38be2647df4d286a
+#   text hash     9c2b45c4ec2c57ea
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  41f891f9c13aa852
-#   text hash     2b0e9673c7775cb8
+#   content hash  773cc6dac5e38971
+#   text hash     13f203ec6447db15
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

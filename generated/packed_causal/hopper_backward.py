@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c4f40ae29f530237
-#   text hash     4df2ae2c797f2fa9
+#   content hash  34f8f8b6aea76122
+#   text hash     cc3e9d826a1a7b1e
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

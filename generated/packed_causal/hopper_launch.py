@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  17c9c2bfc524ad87
-#   text hash     da5bea4a4fd3d23b
+#   content hash  3852ddfac4c7e4ea
+#   text hash     c3edfc7d336961da
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f603ffb43acf7b53
-#   text hash     00b3009dacbb1000
+#   content hash  f8a95abd5a91d89c
+#   text hash     b05bcd37a26fd48d
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

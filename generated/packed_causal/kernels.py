@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f4aabf2ea12f455d
-#   text hash     71e5b708916fb2ec
+#   content hash  2d4942973eb5551b
+#   text hash     cad9dc72f0dfb904
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

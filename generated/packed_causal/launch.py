@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f9ca7192b9734515
-#   text hash     2f4b97d0ba2bd5b0
+#   content hash  c4e2d318aa530e63
+#   text hash     62227f2ac8c1abbe
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

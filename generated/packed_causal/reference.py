@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b83d8f5c5e540c26
-#   text hash     b020e96aeb3b6808
+#   content hash  395977f532ba770c
+#   text hash     549e447c5e327c66
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

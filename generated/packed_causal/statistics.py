@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  41ac4fec76e1184b
-#   text hash     09798038a9e15101
+#   content hash  90d8cc921e88839f
+#   text hash     542f9b79f7bdb8e2
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

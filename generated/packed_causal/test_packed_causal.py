@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5ca60d9b5ed18186
-#   text hash     aa3fb57f86546d62
+#   content hash  f435ad3c63eb6cc5
+#   text hash     117fb607456bab68
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

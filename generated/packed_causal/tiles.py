@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  47d5505014b6dc62
-#   text hash     dc6fb26856cde6d2
+#   content hash  2d10f2ea1600035a
+#   text hash     376899b93924bfa1
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

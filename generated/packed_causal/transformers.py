@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  978bc21cf7a229f1
-#   text hash     ab19b5d30986f693
+#   content hash  2a32734705d23b8d
+#   text hash     30cbabc8151fab19
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

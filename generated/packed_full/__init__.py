@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cb24f2fd408357ab
-#   text hash     ab6d276dcddca917
+#   content hash  4ced39ef61822975
+#   text hash     d739be333987bb65
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

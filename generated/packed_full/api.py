@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5f850482c311acf5
-#   text hash     4094d24c8032177b
+#   content hash  910757c5b297416a
+#   text hash     2f3cda80336f2277
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

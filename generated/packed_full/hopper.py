@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  025ecc926b73039a
-#   text hash     abb4763363df2d4f
+#   content hash  e309c4f8e9239c0e
+#   text hash     2f72185b1fd55fd0
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

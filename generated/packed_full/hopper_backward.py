@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e522cf4326df9056
-#   text hash     6058b3d0d56c0187
+#   content hash  f0fd1bb7a9eb7487
+#   text hash     a40b17dac07d6fae
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

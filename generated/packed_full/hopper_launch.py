@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d52c7a470b1d54e4
-#   text hash     39e4bb375bbd64af
+#   content hash  52adb4d05057ab98
+#   text hash     aa3add7687dfe245
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  199856369ca8df9a
-#   text hash     fb050d35e565f0a2
+#   content hash  12e36f4b61c15304
+#   text hash     5722070e4e9e9d27
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

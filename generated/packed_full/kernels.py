@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0d0312750d510564
-#   text hash     12429fb63b7c7e55
+#   content hash  d2b84dff21a327f4
+#   text hash     08bf80e4ae8ef0fe
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  45440983f2ebc0ae
-#   text hash     1df7bb032e7cd7da
+#   content hash  77219faa7d3b3c12
+#   text hash     62a4d3390b87ff0d
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  148df2b6ae8c11d0
-#   text hash     8db7051e8c3ed185
+#   content hash  3542d42e9a764998
+#   text hash     a20bf620215425b9
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

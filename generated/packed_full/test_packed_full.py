@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a4b169755a1ad767
-#   text hash     d09bdfd80cf8d58f
+#   content hash  3696d14cdf8f6da8
+#   text hash     2ce329790f1b276b
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

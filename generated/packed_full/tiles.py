@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9da40de2de5dc297
-#   text hash     ff75e742237bf76e
+#   content hash  c0d42503b004e204
+#   text hash     8fe33eb15981686c
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

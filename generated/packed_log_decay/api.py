@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c95a22d534410756
-#   text hash     66160dd1f008a9da
+#   content hash  0b447dabbf5a0daa
+#   text hash     c619ea43b863e8c1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6179de5f0b6ad2e9
-#   text hash     a032501dc0decd1f
+#   content hash  3d9fb49458a2c28c
+#   text hash     5220cea341053b86
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  52f3a20a9e77d8bb
-#   text hash     1f3fb06d0cffc6b4
+#   content hash  61ac6aa15039b744
+#   text hash     7214aac2af37fb09
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4237be418373be85
-#   text hash     0be1cd5936cfbf97
+#   content hash  49eb450fd072ae8f
+#   text hash     79881c32de3e5ee3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

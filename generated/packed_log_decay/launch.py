@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  69b9cf5f66c3bfcc
-#   text hash     7808e4bd99093f3d
+#   content hash  fe52a52ed0701bc7
+#   text hash     ff5c172190817862
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6686fdaf9e18607a
-#   text hash     9fff97e506b2d8d7
+#   content hash  aaee61a155cb08a6
+#   text hash     4b034c22a9367eca
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

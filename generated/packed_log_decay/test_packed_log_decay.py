@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  47ba567fa5049daa
-#   text hash     a7e21d50b8621393
+#   content hash  ac871760e9ff3757
+#   text hash     ce2bd6eb791036f6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ceac2fad009b21d5
-#   text hash     3061dc7ca5f401f5
+#   content hash  b003b9fe295d833f
+#   text hash     7ddd3c8f79ed2b95
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c69d8af618e03259
-#   text hash     72a2a9acca54e530
+#   content hash  7b3535d0b755bd6f
+#   text hash     a4e246d3aad6bb0b
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

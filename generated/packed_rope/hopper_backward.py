@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d78512e6e36b1675
-#   text hash     eeedeb44ba2f97d5
+#   content hash  126aeeea3acd3da4
+#   text hash     2122f22324bda98b
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

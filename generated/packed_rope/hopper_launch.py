@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7c9e957464e5570d
-#   text hash     bc8c39b70925db33
+#   content hash  009afbdd6eadd4c2
+#   text hash     ad903e078e0bfbd6
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bb24c5d65edef1ec
-#   text hash     dd920898c60f1caa
+#   content hash  bf593cbcd7317fe5
+#   text hash     b08515e14385b64d
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1f4743200dd99a6f
-#   text hash     cba06e4b85a4db27
+#   content hash  0474eded6371fff1
+#   text hash     a8389284f29596c8
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7df64ce6f734f40b
-#   text hash     e4a0db64d52ca00a
+#   content hash  0d404ba080d18e54
+#   text hash     75695994b1762c99
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a8a6b581724367e0
-#   text hash     857ce00d8c32202a
+#   content hash  d8a3d21c57711b65
+#   text hash     bb13c2e7c1db8d1d
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  671cbced781797c0
-#   text hash     74d382a72ef1fd90
+#   content hash  55c7ffa8ac8d5fe2
+#   text hash     cd3e3c76b03706ae
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

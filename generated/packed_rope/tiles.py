@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0def42ffcbd8aca2
-#   text hash     2557d2a4faccb580
+#   content hash  68e2e87cad6218db
+#   text hash     79a7d1b527e72e68
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

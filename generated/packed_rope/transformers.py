@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a645914eb9d44a0d
-#   text hash     4b39845d614f3443
+#   content hash  a8d7f5c6a68ac53b
+#   text hash     36b51aca52afe48d
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e4ba025f1007cb3d
-#   text hash     45618e377443bea3
+#   content hash  a94f9c371989d11f
+#   text hash     3c253ac0e24748c1
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e7c6042a078cb708
-#   text hash     da6c38be5accbdcf
+#   content hash  8739590af07a972f
+#   text hash     78fcbce95175c2b1
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

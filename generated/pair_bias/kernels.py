@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b62f3a71b2e9bfc6
-#   text hash     fcae6623d3bf777d
+#   content hash  2da7d1ddfb4254e2
+#   text hash     16c64ba85665a966
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

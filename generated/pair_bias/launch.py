@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fbb93c2169be0948
-#   text hash     1a8bc22a8e66b187
+#   content hash  a968ef52be97a905
+#   text hash     c0d68c2918d0bdf3
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

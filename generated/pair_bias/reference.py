@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8dd54d8240de38f7
-#   text hash     69356c1a684e02ac
+#   content hash  fb59aa6f7336f5c1
+#   text hash     df7329be94251e25
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

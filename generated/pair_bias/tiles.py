@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e9596a33066dde22
-#   text hash     ff3c2e33ce2ffe19
+#   content hash  7b09b4089975e5e0
+#   text hash     c82d666d67ca6e08
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2136abbec820238c
-#   text hash     a69c61047c560e68
+#   content hash  a63dc55d06230600
+#   text hash     f6d88a6080a77a67
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  204f12df992a9a63
-#   text hash     e20a58e0b243b3da
+#   content hash  ac7bf0c4db1df282
+#   text hash     2cd0aedad65edad5
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

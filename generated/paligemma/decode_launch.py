@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4af2f6a3a6b9cad7
-#   text hash     09c8f603cc749d36
+#   content hash  a5804aa11984ae03
+#   text hash     3c95e270c663aee4
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

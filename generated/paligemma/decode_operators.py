@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4e11942d2e09571c
-#   text hash     27011573547329e9
+#   content hash  d16ee556dfd3cfdb
+#   text hash     4ecefb7b2f5d2340
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  24242fcbf199427d
-#   text hash     1a029f8ef542a660
+#   content hash  38e94a42e18fd01b
+#   text hash     8f1a9afd610092e8
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

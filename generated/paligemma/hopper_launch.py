@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7240357a76f4a06e
-#   text hash     6efea16d3b5193ed
+#   content hash  46a83b80fe0f6712
+#   text hash     a1d19ab6bd050e9c
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cf689ba5d9a8a6f0
-#   text hash     fbb2ca482380ceed
+#   content hash  e7061e3c47ce665c
+#   text hash     caa1ccc1bb4df0f4
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

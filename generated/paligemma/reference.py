@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0bfc656dcf9d15e1
-#   text hash     6362f62b49c02155
+#   content hash  ecdb7a9fbeeea4f7
+#   text hash     ad543a971616529c
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9be1c278e4279ca8
-#   text hash     04fac3b65f91a8a0
+#   content hash  29340fb690412dbd
+#   text hash     66f301e8bda84225
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

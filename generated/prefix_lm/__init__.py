@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  aeeb3de938fe8516
-#   text hash     c94108cc72c93a9e
+#   content hash  76c0ca43f58e8c70
+#   text hash     8b5c4bb40ca06070
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e792f1f152a7139f
-#   text hash     22d2c3b6cfb0c791
+#   content hash  c3de04bc1a3784c5
+#   text hash     84b165bccbce1d7c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bf0f917a1840d27e
-#   text hash     3536b73d17ff473f
+#   content hash  147d9b21ec5a9453
+#   text hash     62d0af7197c6ae67
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  88df918b2003fb04
-#   text hash     e981d15fd00897f4
+#   content hash  6ed9f587a6868dd2
+#   text hash     b2209c847b1d9204
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9ed92d8532f58709
-#   text hash     4de57179d32d5880
+#   content hash  a5ae45c385b470e2
+#   text hash     9aa95d8a42e7fa59
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

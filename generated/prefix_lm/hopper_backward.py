@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b7ac3eeba768bbe8
-#   text hash     5c8ef3f456416fb6
+#   content hash  6c199e783fb73f2a
+#   text hash     ad6cdb0daf82b930
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

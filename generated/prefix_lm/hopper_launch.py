@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10c41cd67ec3112c
-#   text hash     c647213e2ceec302
+#   content hash  5b049f76170186f1
+#   text hash     195e797615d0eb4b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ad1ce5e17453a9d4
-#   text hash     cea7392037f3f58b
+#   content hash  097e57e0199846e2
+#   text hash     ee8889881f8a64cb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bf0b40d437e14e25
-#   text hash     509366b367a85e42
+#   content hash  38793c5a61a97da6
+#   text hash     811a527d6c26476e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

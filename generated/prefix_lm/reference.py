@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  328a76e8d16a43eb
-#   text hash     ed044e54ea99d3c2
+#   content hash  2a9b2ee2b1d311c5
+#   text hash     3a7e01f4c817c11f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

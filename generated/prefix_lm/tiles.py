@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  191073fa82f101c5
-#   text hash     0c228aa42efa3ade
+#   content hash  9e5a61ae3ed16fe3
+#   text hash     ccced354e5fbfebb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  724cd629c5b14a8c
-#   text hash     f467235c4476bd59
+#   content hash  7d4af1411aee2928
+#   text hash     bf33f3132f4cab11
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c681e937819163df
-#   text hash     60d1c171a8b13d30
+#   content hash  60e9d76251a3894a
+#   text hash     77ee2619325c4b1b
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

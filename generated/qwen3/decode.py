@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ccefb65a25cd6961
-#   text hash     4842bcd4e75e5481
+#   content hash  a3661a2a76489bd2
+#   text hash     c673f8605580a508
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3be14dc5467fd2ac
-#   text hash     eda55765c30003f1
+#   content hash  0ea3fb5d51ca2f70
+#   text hash     5bd2a27238b6bea1
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

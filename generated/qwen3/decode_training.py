@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  00f64569fad22278
-#   text hash     93cb9dd1000d38dd
+#   content hash  fd6fb022b2fcaf56
+#   text hash     5886972f4aa9b9b2
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ab39a3d35eb69e7f
-#   text hash     2148aba3210038ee
+#   content hash  c2b4212f3cec0d61
+#   text hash     abef34c67e76c967
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9bc8dc516bda58b7
-#   text hash     355bd8c1262bcef3
+#   content hash  aa61f3330f84231f
+#   text hash     37218da23d4b2281
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2d5b8aafdcef3866
-#   text hash     a7173993728b2989
+#   content hash  97e048c2f08b12cd
+#   text hash     17b0d94cf27574f1
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

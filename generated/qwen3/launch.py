@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  edf4fb13b2022277
-#   text hash     a34f0ebf9f771cd5
+#   content hash  a848ba0d56faf174
+#   text hash     e44b34b9430075ec
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b1b76c9b724dd5e1
-#   text hash     7ee77eb504ec012f
+#   content hash  52aad88c04201689
+#   text hash     a22c3621d828d6c5
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

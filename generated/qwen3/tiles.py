@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  63d4610a7b97b330
-#   text hash     b1a343d1eb552165
+#   content hash  fa638e32397bd04c
+#   text hash     fc180783aae6578d
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

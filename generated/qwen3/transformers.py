@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3ed7d6b0e0827ec9
-#   text hash     9830d6a1f91f092f
+#   content hash  a6dd6d5b4933fe3f
+#   text hash     31e21d18bd39de2f
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  28c04d58bc0f1f5d
-#   text hash     efaf2c245226d8f4
+#   content hash  8b91377d3eec95e4
+#   text hash     1224d08355daa549
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

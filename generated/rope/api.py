@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1597ea166fe75ff5
-#   text hash     f78ac50b04811507
+#   content hash  f80009bbd45cb32f
+#   text hash     e310cdc056622424
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

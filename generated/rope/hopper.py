@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f0f2deb1475c7a7b
-#   text hash     dc4ec566b50082d2
+#   content hash  59fcb3374a10d8aa
+#   text hash     040974dc47ad9485
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

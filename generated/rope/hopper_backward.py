@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  920172e4d511b5e6
-#   text hash     2f6f75d1550edb61
+#   content hash  30f3765c1c205e37
+#   text hash     4dd6521fbae3a5ba
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

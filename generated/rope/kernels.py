@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  feefde40acf65827
-#   text hash     a45354563d705cd5
+#   content hash  941db037a79a37ec
+#   text hash     94c3e0320e00c712
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7fca6707a04a338e
-#   text hash     ab1b78995339eaf4
+#   content hash  9391662c4b216a6f
+#   text hash     e69127d3704edd53
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

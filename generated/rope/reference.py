@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  23ca3ded23e74b39
-#   text hash     79ce479439526ea3
+#   content hash  034bd1a2d048c885
+#   text hash     297f54507cc6f59f
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

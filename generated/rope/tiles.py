@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  64fc85a47471a570
-#   text hash     00e2466dd8c51ec6
+#   content hash  70850f9c63a5337c
+#   text hash     4dff739435fcef32
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3d9270592fd19860
-#   text hash     685de277651c09c6
+#   content hash  ae803101eab8a77b
+#   text hash     0ffe23965f525b16
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e30d1aec89771f5e
-#   text hash     801cc102a9e3b978
+#   content hash  578b712f1e0c4c13
+#   text hash     f3770aaaabf07663
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5a3962cba2f40f4e
-#   text hash     2c8c0ca1d60aa743
+#   content hash  a7445c4006ebf9ae
+#   text hash     36f5a75de0a605bd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

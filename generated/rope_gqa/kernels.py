@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3c35a7615f2d4d31
-#   text hash     bea7fe287e1e78f1
+#   content hash  0372dd12203e18d4
+#   text hash     f24b2f765eabbd74
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

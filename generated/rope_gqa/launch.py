@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b68568b9ce0d9144
-#   text hash     5c727b78cdff9e5e
+#   content hash  23982f1278928fb2
+#   text hash     a2c14fd85781270f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b8e78dd695e8474a
-#   text hash     2fe15d816f38d707
+#   content hash  9c00dc7931f3adf8
+#   text hash     22fc5f582ae15e7d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3e48c2a2d0c11a28
-#   text hash     6b6cb8631a054612
+#   content hash  12293844c9f28346
+#   text hash     6ad9ee8cfbe5f5f8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

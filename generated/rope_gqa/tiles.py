@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cf4e2058fb3eb228
-#   text hash     f60d4563bf87e2f5
+#   content hash  6435287714c0fb94
+#   text hash     c0104f2da066112c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

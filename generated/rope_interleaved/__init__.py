@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  85ab9f401ae2cf38
-#   text hash     2b08199a2aaae24d
+#   content hash  c0a651ba5f9eed91
+#   text hash     b10104c465521ab8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

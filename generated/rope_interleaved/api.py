@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4facc758f9b46fc6
-#   text hash     f6314de755aa76cd
+#   content hash  25fa82a032aa58af
+#   text hash     467a44d575a01694
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

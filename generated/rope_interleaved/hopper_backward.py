@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6fb1f4a27a79e31f
-#   text hash     b29674ef9a884f4f
+#   content hash  4abafb832cf4a2a8
+#   text hash     5084dc597794e32e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

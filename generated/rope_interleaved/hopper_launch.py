@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  80a9f9e9c79d690a
-#   text hash     30e3f43b3fa9f03d
+#   content hash  7a13e6b3fccd4764
+#   text hash     c7e811f13c942d58
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

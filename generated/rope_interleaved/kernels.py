@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9114068111d9fcba
-#   text hash     3f369078c9c79b39
+#   content hash  8a7f48ceb74286cf
+#   text hash     bc4511e6efc90a37
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6eb8342305380345
-#   text hash     d8229abfc377efd1
+#   content hash  d5b989474da94ca0
+#   text hash     e64ca6a3ff5dc7c9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

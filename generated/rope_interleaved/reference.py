@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dce3812dcbb7e0a8
-#   text hash     668416d102ced3f2
+#   content hash  30bbd69187a79a6d
+#   text hash     41d3c417e0245725
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

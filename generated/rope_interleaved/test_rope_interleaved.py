@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b43e40c2cc90bd1c
-#   text hash     7b39b4da67e9d656
+#   content hash  364e6baa03e5fef4
+#   text hash     5b17273936ca0329
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2612f0bb500f6330
-#   text hash     2d31d9ea42500c2f
+#   content hash  06a8761f7e899f89
+#   text hash     436063648adf1d9e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  43fcfc2a6d7c1ca2
-#   text hash     a09a2cc4a64e7ea9
+#   content hash  1767104df6787b57
+#   text hash     6f82a7e41a3fa897
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

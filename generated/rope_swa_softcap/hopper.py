@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  29fe0f93c5686428
-#   text hash     0cd0d6dbd39db968
+#   content hash  42e59541454a4a22
+#   text hash     678b643aaf50ee7c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  583b7636b0d8b8e8
-#   text hash     ee2889c5fbe27556
+#   content hash  2093a816fc587869
+#   text hash     86f1093efbaf800b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

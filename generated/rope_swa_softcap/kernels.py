@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  33ea25922b200c25
-#   text hash     6257a90ba75733e9
+#   content hash  d4c9f9f16d572b86
+#   text hash     9f8ecd1c4e0e34b5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7c7af1424c35cc49
-#   text hash     23d76a7f61a9992e
+#   content hash  3aae5089347a69a0
+#   text hash     517203f143e00499
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

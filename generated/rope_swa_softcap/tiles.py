@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bd5c3a03791741c5
-#   text hash     bf9b7ef23cfa3581
+#   content hash  a791dc012d487c41
+#   text hash     f2d0b998c1e4c574
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

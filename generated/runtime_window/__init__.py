@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  27ed07733384a1d9
-#   text hash     f03545b8cee0b546
+#   content hash  dcdc19fd2fc4d65b
+#   text hash     8142fc2e71564936
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7b877a0328ab29ec
-#   text hash     a4099b664782e5a6
+#   content hash  5242eba068c6bceb
+#   text hash     2bd30fa9276ef467
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8fc63b896d263af6
-#   text hash     a617fecdbbf1e0eb
+#   content hash  d6e99e33863e5281
+#   text hash     40a517a7e6a2d9ec
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

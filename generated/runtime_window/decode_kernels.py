@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f4383f534da2c8ca
-#   text hash     f131f1cf3837584e
+#   content hash  21d3ecfb0a434de9
+#   text hash     ba910e91bc252e39
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

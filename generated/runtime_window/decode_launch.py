@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  760f7c8d3a4fccf3
-#   text hash     24c750f588f958fb
+#   content hash  29db5d5020b98084
+#   text hash     37d53bd53542a84c
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a14f0c35296b971f
-#   text hash     8eae141fe66e9a14
+#   content hash  665d86371de28769
+#   text hash     0ab61efa311e15a4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f643b882d3bd4041
-#   text hash     eaa3c4b1c4cf1ae3
+#   content hash  80d3b5012714c1c5
+#   text hash     d04fbee7177ae7b0
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

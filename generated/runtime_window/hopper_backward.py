@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b0a0cf9054b2b984
-#   text hash     81fc5d08ff4a31cc
+#   content hash  54b5b7fb7d4c92df
+#   text hash     d5f5cb4cd2f626b7
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

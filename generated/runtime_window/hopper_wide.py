@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d614a4d18b3477bd
-#   text hash     37ef773d1f2e931d
+#   content hash  82ac40afc1e4dd76
+#   text hash     fbea7caffb349e29
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9d00593d3cb4a996
-#   text hash     24a0f271846823de
+#   content hash  ae1daf914401565f
+#   text hash     9b9ca1d19b6bd3c9
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1fb3e2ae72f6bd7a
-#   text hash     a7ecacac966780d1
+#   content hash  8e5d0d1797315703
+#   text hash     667edf355c76feda
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b074933cbae131f4
-#   text hash     0751a3aa60becace
+#   content hash  a287994a9a504592
+#   text hash     9344fe4728bd3a66
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

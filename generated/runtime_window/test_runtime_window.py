@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7d93e2a11f0a4a95
-#   text hash     fe1782dc3ecfd225
+#   content hash  7ee24fb1e40d809a
+#   text hash     3a35511452522f9d
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a8504873846a77c0
-#   text hash     3ae1036c83cca2fd
+#   content hash  72c99cca98efff03
+#   text hash     5bf21e506f5fc39d
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bb829c54a6005901
-#   text hash     dcdf9e3b74077d95
+#   content hash  0bb5338ff3f73d69
+#   text hash     0714ff79c859ebc5
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  59414daa16fb0a4b
-#   text hash     cebb526bebb738be
+#   content hash  60834582d7383ffc
+#   text hash     9385c96cfd38fb7e
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0d42d46c0e278900
-#   text hash     c2eeccdac702abc7
+#   content hash  674d26412e24a200
+#   text hash     b99b0fbd8b469a02
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  524c842ec901964b
-#   text hash     6adfe724f1a4dc9c
+#   content hash  683716e257f39a1c
+#   text hash     7e78862c4e66d57b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

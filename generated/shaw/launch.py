@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  daa392288c5eac99
-#   text hash     22e59394dd4cbf11
+#   content hash  06986ba8c48ab0ff
+#   text hash     0d2d9afb54054b43
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4de80b6bb77e1751
-#   text hash     137642b6e5d41239
+#   content hash  b9b31204967b0c26
+#   text hash     16a2f3ccb1b0785d
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

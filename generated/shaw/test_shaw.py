@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7816390c7b03c9b2
-#   text hash     80ea055de40b38f1
+#   content hash  95caa6a79a895352
+#   text hash     36ee66fd3c50cef8
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  aa6549f32e1c8054
-#   text hash     c952b9310658c059
+#   content hash  4200bebe687a3a4c
+#   text hash     dd57859d31f62f2a
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

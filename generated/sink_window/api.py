@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2c99c656f70b24e5
-#   text hash     1a448d18074cd781
+#   content hash  22737641369bcf2d
+#   text hash     7eca9d7da92558dc
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7f3c174229b1c7ed
-#   text hash     3e9bc8a1267eecfb
+#   content hash  cb8bc5cdf1f0ad45
+#   text hash     b7c988645fd63fd3
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

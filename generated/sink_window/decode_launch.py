@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7b3d48e4c0bf52d4
-#   text hash     1168d4e54cc00cae
+#   content hash  91c28f973b66c217
+#   text hash     9866fe2d99ef324d
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

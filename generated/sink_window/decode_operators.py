@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  38fba732e4e81ec1
-#   text hash     93f292282c866d46
+#   content hash  9bce6e45a01e8e8c
+#   text hash     e38a44aad44ef492
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

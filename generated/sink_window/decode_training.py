@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7dbe5fbf0b665f4d
-#   text hash     c9a2408034334548
+#   content hash  e2547e8634acfec3
+#   text hash     09d9cedd737620d9
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bc36bdc666dd941e
-#   text hash     5be43376e0452ef7
+#   content hash  44448d922b3805ac
+#   text hash     ca5597396d63a8b9
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

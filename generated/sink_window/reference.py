@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  708b7ece768ea737
-#   text hash     68aa0ae75485e825
+#   content hash  2cec684b446ca900
+#   text hash     10a94b90c26376c0
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

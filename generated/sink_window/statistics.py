@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  72e1d0063db1ed09
-#   text hash     fd2f191de9fcf438
+#   content hash  aa77f8487c4ed70b
+#   text hash     c619ca835a398741
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7c36540876e41e17
-#   text hash     a7e4c93dc2b55588
+#   content hash  d0cad37c991d162b
+#   text hash     41797e55a20ab8cd
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6a1ec89b4df623a5
-#   text hash     73a435579efd5aff
+#   content hash  ead2678901df3332
+#   text hash     843c15b111df5f6d
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

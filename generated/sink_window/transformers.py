@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4039b458db6e6a6d
-#   text hash     1c6f1379b221878a
+#   content hash  9e9912421da1da3e
+#   text hash     fc763a274a1bac0f
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

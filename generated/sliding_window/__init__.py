@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fe39835636fcdb16
-#   text hash     b829cf809faf98b1
+#   content hash  2b068ee523f4c326
+#   text hash     97761e89d59a0882
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0fb0cb3e909001de
-#   text hash     1aace72649f3493d
+#   content hash  36ee239038532ca8
+#   text hash     ec1991556b5d9821
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a9d05d64b3994f53
-#   text hash     f9d963a05bcb22b1
+#   content hash  8cfd95e74c7148c8
+#   text hash     ea27d41e9ccf6bdb
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  208f5d5223b6d915
-#   text hash     c2c7c7be551008e9
+#   content hash  4abae1204ab31329
+#   text hash     e0b5e368a8eb2282
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

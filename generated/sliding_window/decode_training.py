@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7bde38325282edf4
-#   text hash     446c1f4809c3b970
+#   content hash  191879b3ddaca45c
+#   text hash     9bfa3cf261ee4464
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5ca0ff7f621af437
-#   text hash     0359897a389e8b85
+#   content hash  ac7815a5413f5817
+#   text hash     40e219613e78f8c9
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

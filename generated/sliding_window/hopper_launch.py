@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  df7aba89e241ca53
-#   text hash     b299b694b5005811
+#   content hash  168a76cd2abfa66e
+#   text hash     4ef591ff314eef41
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d1eb78208a23305e
-#   text hash     55109c69e9b1af4e
+#   content hash  93fb9d76b0dd42ad
+#   text hash     113471edfb0fd6c6
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

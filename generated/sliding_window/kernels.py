@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2c158ddead7bebbf
-#   text hash     5ab375fd221ab800
+#   content hash  db71795d23993e62
+#   text hash     a4a674f31f74acc2
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

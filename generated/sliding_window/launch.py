@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  871df57eef5d8698
-#   text hash     5d41b69ab12f44ea
+#   content hash  fa504287767881a9
+#   text hash     6dc8ba6a8c63bf74
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  92f8dd918523e213
-#   text hash     0750d65dcff2895d
+#   content hash  87a7e879e9c5c3eb
+#   text hash     3cc45c4eb1a5c3ee
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

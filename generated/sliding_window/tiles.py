@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  da0419edd5a79d62
-#   text hash     4103c8e920de2563
+#   content hash  b85e8c9812090adb
+#   text hash     fd6fbc759fc739c6
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  77c315f9f1ddced7
-#   text hash     9ebf422a6f043c65
+#   content hash  978093ab7810940d
+#   text hash     a4d3a4d4f24d4f59
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

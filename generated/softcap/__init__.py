@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e8b605b657ba7b4a
-#   text hash     f4583851a3158141
+#   content hash  c1e1c3126d2f7a2f
+#   text hash     fb229b492fa65243
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

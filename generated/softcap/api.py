@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bd73f4db327b67fd
-#   text hash     a12a7dc8ecf3ea14
+#   content hash  69eaf3e2213ee314
+#   text hash     c02c6a9d35a90529
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f16dd3bb68836c84
-#   text hash     2b9c32d918d03fb0
+#   content hash  dc3f6c8e4dfec44b
+#   text hash     87a62e6af2293a4d
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1d5b3a29355cf10f
-#   text hash     6ce913c220689be9
+#   content hash  2dfc04528c68f031
+#   text hash     bb95d367d2219fd3
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

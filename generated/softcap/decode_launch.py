@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dcf3ce53f7ccb432
-#   text hash     105a104bf641ad64
+#   content hash  a179c3d2477b7cec
+#   text hash     0714850484c1b8fb
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

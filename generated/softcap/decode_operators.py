@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6a61df50e2fd8b55
-#   text hash     99787ab4663a3687
+#   content hash  9d93e266bb72a9bd
+#   text hash     f64318d4715b21d8
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e25109204009cc28
-#   text hash     e8d7228a5c01226e
+#   content hash  52c11c5ba6bf557f
+#   text hash     a77e097e02e08d7d
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

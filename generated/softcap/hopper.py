@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bc43b7a4249a1609
-#   text hash     7e2a8f7e5dafcb08
+#   content hash  65fac6a2097d2307
+#   text hash     f8169fe918a455c4
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

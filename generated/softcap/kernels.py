@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9f9780c587fdf5fa
-#   text hash     a44209f2302dcc03
+#   content hash  af5904cef066769c
+#   text hash     51450a8e875f9860
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7e0b453f28d50397
-#   text hash     17a1866ca0f5063a
+#   content hash  cac81df4fe4bbfad
+#   text hash     dfc3118acbd0ef17
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2ce909d99e0a36ab
-#   text hash     bd63d7f41f4b9b90
+#   content hash  1342adb6ec0bb6d0
+#   text hash     7e232b9505da88cc
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

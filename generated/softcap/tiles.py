@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  503225726bdc3042
-#   text hash     3dbd9272e5f588d4
+#   content hash  7c12388786c806ab
+#   text hash     58c627a587742398
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  61a3836bee729c7f
-#   text hash     b89f6d6ce62058b9
+#   content hash  e1d32734dfe9cf81
+#   text hash     1aa683686b41c1af
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

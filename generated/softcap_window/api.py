@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ee2f6be08d3053da
-#   text hash     9b7a5b806f1faf1e
+#   content hash  7223491c0f08e71f
+#   text hash     4ba1ef6076fd6536
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  82de46a56eb33707
-#   text hash     f710b5cea7ed3a38
+#   content hash  668b939e5d5be02c
+#   text hash     56c839bc6d126f22
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

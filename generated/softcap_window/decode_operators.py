@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5cdef0eb9ede9ab3
-#   text hash     527aaf65d6fc2f5b
+#   content hash  630bce74281cae10
+#   text hash     2cf74dc25359fe64
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

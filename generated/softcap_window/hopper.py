@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5ce72759c1e29c67
-#   text hash     ae63a51a58fc976e
+#   content hash  f7d007d2be7171e4
+#   text hash     3bc459523ee4f564
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

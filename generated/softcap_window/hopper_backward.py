@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e935dff28c123010
-#   text hash     8a2354a8d80917db
+#   content hash  d6732d009a9215dd
+#   text hash     49dc7ec2650ffd02
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

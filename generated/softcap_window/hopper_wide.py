@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d87a89eb8800f2cb
-#   text hash     1b1429816c12fdf1
+#   content hash  75e5b8cbd1cd8ca1
+#   text hash     1ac3ab16b489654d
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

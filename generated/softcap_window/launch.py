@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fa047bf237cbb856
-#   text hash     90a5c625aced2981
+#   content hash  7020cb668fff0d52
+#   text hash     348bc5056907d9f7
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  835389fefa5aac7c
-#   text hash     deb013a3d2874051
+#   content hash  a85a37bb41539ed1
+#   text hash     405899fc2cc30f8d
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e87fe0f93bced5b7
-#   text hash     7917518b4fdca1d1
+#   content hash  34009ec09631dbd1
+#   text hash     a35c1cce7b71dc5e
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

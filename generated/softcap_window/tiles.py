@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  03424c044f6724dd
-#   text hash     735691549a5b049f
+#   content hash  cca75c1f72ff06c6
+#   text hash     a443e8ab8b153c02
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

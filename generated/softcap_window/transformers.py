@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e7e0e1f22e550f72
-#   text hash     4bf7f5ec995dc9a4
+#   content hash  06e502bc14daaade
+#   text hash     596a3a5c6b49723b
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  25dca8da4af01dba
-#   text hash     26d1e2eac8a642da
+#   content hash  fafc7ee85ca95538
+#   text hash     dd71356acbfd08c6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e96760fa5be9728c
-#   text hash     390cf81b4e5503a7
+#   content hash  fdc02bad954df88a
+#   text hash     9152db32d839b63b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

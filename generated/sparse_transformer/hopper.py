@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a90a874520a8f1b7
-#   text hash     f7cf86bfc60c8aa6
+#   content hash  3c1f1c50f70a303a
+#   text hash     cde8ca0edb152651
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  db7d903ca965103f
-#   text hash     ca1110f7eadbbcd8
+#   content hash  373364d7c5a486dd
+#   text hash     cc9e41c98d728bef
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

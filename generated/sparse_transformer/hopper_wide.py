@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3d88a7f37e879f8b
-#   text hash     4dd04bb15a1e98fb
+#   content hash  d208c94285df7cdc
+#   text hash     5e4b791c290d5750
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  aee9f5028da7b028
-#   text hash     3ceaaf0ae78d2144
+#   content hash  73c3ab7aced8355e
+#   text hash     bfa18eb706383c4e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5dc69fd798a13729
-#   text hash     faa3bfd08254e6db
+#   content hash  b80058d3a627c560
+#   text hash     d403b5fed7a710fe
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1ace1b711ef63ea1
-#   text hash     272f17cc3a64e27b
+#   content hash  d29b2e5371ae87a4
+#   text hash     cf626e50e5fe7002
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  32d2dc6dc943aa93
-#   text hash     46e0e07d7e8542ad
+#   content hash  945e6f8715844038
+#   text hash     ca85cbf206df3c12
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf331b1577607501
-#   text hash     3d77f87e2211bf04
+#   content hash  103b2210ae09f814
+#   text hash     6cd7022800bd42e5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

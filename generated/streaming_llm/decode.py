@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  727b008550a85408
-#   text hash     e7fa056ae25ed8b9
+#   content hash  87fca7ecffd4a60d
+#   text hash     40311865bc9cd930
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab7ce348fd3be75a
-#   text hash     94c0edf0e5d2e88d
+#   content hash  4b308cf468865860
+#   text hash     aea2eb03995204bb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

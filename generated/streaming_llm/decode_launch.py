@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e98cd3738bf54853
-#   text hash     729d3af92fe338b5
+#   content hash  a3f8584938bd945f
+#   text hash     a6580236f6afe1ae
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1d13d181d16b335b
-#   text hash     1553a374566e7c9b
+#   content hash  5fafeabcc133097a
+#   text hash     ec2678ed0c639bac
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cb5f0f25452754de
-#   text hash     7c73e689a336cb2e
+#   content hash  ae471a24e2f88880
+#   text hash     cd8ee20494c0bbd5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f6d7fd588c930530
-#   text hash     8178e72c5dbf1575
+#   content hash  ae2e6cc5d99ab9e7
+#   text hash     cf1413689ef7667f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  698fb14eef46d4b3
-#   text hash     4515d6106a91fe43
+#   content hash  d94e064703279c36
+#   text hash     8bf224aaff33cdf9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6a1fd0e2b7b3c8c2
-#   text hash     d36b82e83930c7b5
+#   content hash  20d27950dbd70db1
+#   text hash     9b5870c837a84b0d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1b12626b28b44f88
-#   text hash     4b4ea27d4c6b451c
+#   content hash  5be124071293a1a1
+#   text hash     840d793577860f71
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

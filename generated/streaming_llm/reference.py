@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  62ae84584970f7c3
-#   text hash     c20788adfa5ba3ea
+#   content hash  ed05d2d3570e4c8d
+#   text hash     c1aa564bbe42de2a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

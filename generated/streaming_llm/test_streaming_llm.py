@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bad40cc15400786d
-#   text hash     41612bf4710d6ff4
+#   content hash  564e36144dbb0fc9
+#   text hash     37fea9ae41416b8b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

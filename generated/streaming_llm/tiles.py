@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5b8ba72c75747b79
-#   text hash     22e8bae4030c3dd2
+#   content hash  ba0db391119bef3f
+#   text hash     0b4c1af51b8cdad7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

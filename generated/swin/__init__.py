@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e8b3b597c1e1dfc5
-#   text hash     4805be631b3931b0
+#   content hash  133bf368b65b8414
+#   text hash     9e2b1af78049f4bb
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

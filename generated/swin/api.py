@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a70241cfe5f457a8
-#   text hash     ed1166511e8edb80
+#   content hash  76865d98a1982e5e
+#   text hash     f23906bbbf05be30
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2a6e1039d0b846f8
-#   text hash     9a1973b10e911afc
+#   content hash  21f3d7ff2ae11a36
+#   text hash     9eeacbc4039578b2
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d36252752d5e33d6
-#   text hash     31a48fbabe5e14db
+#   content hash  174e2540f065bbd4
+#   text hash     2ac2a115f913885d
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f7df7ed9e62be77e
-#   text hash     69585d7bbb65fc94
+#   content hash  78dd1da6245e67b1
+#   text hash     019dd057db2acdc5
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

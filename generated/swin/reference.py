@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c63099b191955d95
-#   text hash     2a34432c105368e0
+#   content hash  7f4ed0df5fe62afc
+#   text hash     163833d08d427432
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2bb5e9ff3a2a1e5e
-#   text hash     bd14aef80fa1f523
+#   content hash  da6de83edf14904e
+#   text hash     50a86d4e2ad30cf5
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

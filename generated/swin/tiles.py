@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6c05643160e7a67d
-#   text hash     64e7df4e1c7c53e1
+#   content hash  123682ad79c4b822
+#   text hash     e1d89d1360f90e9b
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

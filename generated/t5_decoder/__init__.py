@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6b2746fa6c642416
-#   text hash     89dc2857f3b130f5
+#   content hash  57cf1757604c8b12
+#   text hash     9fbdd5d6557bf620
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

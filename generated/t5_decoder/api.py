@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e00ded2f95aca950
-#   text hash     9d99bd692ef0a742
+#   content hash  6094bcb0da362026
+#   text hash     34cf75ac001a6853
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8ceb2041f151616a
-#   text hash     35f7b405b06f6ac6
+#   content hash  0648630d21ffd0be
+#   text hash     cdcb4936de1c31ae
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  47632258abd20193
-#   text hash     407b7326d68a4bdc
+#   content hash  d947d89d17b83fc1
+#   text hash     abdff64fe7127349
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

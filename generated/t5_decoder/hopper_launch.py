@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  096ac030f6dd90df
-#   text hash     46b7f7c973622e3f
+#   content hash  314c2b2b5a42bae8
+#   text hash     e82eda950e3e6856
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

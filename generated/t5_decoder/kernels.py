@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  90ca4dcbe9b4aeb2
-#   text hash     3ef6c3bc65d76c65
+#   content hash  83770cdfb7be858a
+#   text hash     0e58462d4995339e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

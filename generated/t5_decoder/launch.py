@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  897e4146b1496219
-#   text hash     a45cafb30dbae325
+#   content hash  cacc91f9c103f1d8
+#   text hash     a8c43c8634054b9d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

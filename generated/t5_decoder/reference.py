@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0f12df1a5896fee0
-#   text hash     c23d89f4136dd29a
+#   content hash  72a3b08a850e7690
+#   text hash     9539c9b11df9f2af
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5410f8deb4e06243
-#   text hash     2d43cbf18bb1e451
+#   content hash  e2ea2f401cafbe3a
+#   text hash     3603794a2ebbab16
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

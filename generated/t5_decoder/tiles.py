@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  14a4a4ae1c42d179
-#   text hash     0089608b5eb63de8
+#   content hash  ff2dbb3118bf8b73
+#   text hash     844162605f4cfb2b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f920c57d553a1c24
-#   text hash     c0b566e92871ce50
+#   content hash  24bce6ea407c2a99
+#   text hash     6aa9efa0d2723012
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

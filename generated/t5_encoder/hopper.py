@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0fb1bceaafdeb046
-#   text hash     b42d57112a38ac6d
+#   content hash  a23633d67e0105d5
+#   text hash     7c74948141ac2ff8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

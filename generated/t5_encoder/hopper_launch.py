@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  98bd181b16e73f25
-#   text hash     f2cadca62650238c
+#   content hash  4926d6847b6492aa
+#   text hash     1c3caf41972f2e54
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  728664515e8e6613
-#   text hash     1af1df563d135119
+#   content hash  460d0fbffaa1ceac
+#   text hash     0d7d774d321b74b6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  87d24b1bc055848d
-#   text hash     e759eeda87cf4cd7
+#   content hash  7ee3bcedfe7b1740
+#   text hash     4c0584de09196ee8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

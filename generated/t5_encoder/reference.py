@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f02f9cc602cff2fe
-#   text hash     892ff2c70489389d
+#   content hash  ceff437889e97630
+#   text hash     fdcd98bfc1aac8b9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

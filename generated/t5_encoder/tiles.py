@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  89277f47cf61b152
-#   text hash     03a442631c7c2a4d
+#   content hash  e322ef7245e9dc6e
+#   text hash     f3ddbb2a71f83a8c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  07420e7728bed0ee
-#   text hash     f74d837b0fdf9f60
+#   content hash  eca11a2c4eb46a12
+#   text hash     13c4bcdb79955c27
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7dfcb4eab240bf17
-#   text hash     2f9f9d54a1efa250
+#   content hash  f180f0f0d670f22c
+#   text hash     fe69672f7aec5436
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

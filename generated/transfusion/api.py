@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e49779237ee3d7e9
-#   text hash     67565b5b405f25b5
+#   content hash  43d6feb58328882c
+#   text hash     b35419792e4d9860
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  11dcda34bb066169
-#   text hash     3ffb807c7e5eec0a
+#   content hash  458edbb313a43468
+#   text hash     84b98e5a4bc05ffb
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

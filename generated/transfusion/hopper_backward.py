@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d05d6de1f0b69964
-#   text hash     8cb12354a5c1e8c2
+#   content hash  e2028bc35df08424
+#   text hash     ef95e216d5defb2b
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

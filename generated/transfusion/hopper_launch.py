@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b3c4d20123cf92f6
-#   text hash     525f97c658cb0d0e
+#   content hash  4329e10be50fe8a3
+#   text hash     4fc4fcb844fbe507
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  aab17c3b23fd9e7f
-#   text hash     dbb6febfc0470dd7
+#   content hash  b93cbde520b90702
+#   text hash     1fe58a700c8e8fb8
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

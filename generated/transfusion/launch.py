@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0ee49162eba5ecf9
-#   text hash     1713a357e9a74fa2
+#   content hash  1bae572856f1671e
+#   text hash     7e1c5470cdb69aca
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  047f8838c7e01d6f
-#   text hash     5e57ee9b4ae11713
+#   content hash  5505f92bfe9bc694
+#   text hash     851f68e9112b1468
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

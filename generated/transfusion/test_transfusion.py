@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fb492be35dfb871b
-#   text hash     e8f3f47046d4017e
+#   content hash  2d77b6bee1d2f51a
+#   text hash     ec3e4f1ca0aabda1
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  382060a9558a34bb
-#   text hash     650bb451c2068cce
+#   content hash  970770c9632c9649
+#   text hash     ec2cef926dca0702
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1352e2d9ff639f8b
-#   text hash     466f13c5d6c5eed3
+#   content hash  85b884349aec52ba
+#   text hash     16bf1baa0bd1bd59
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a06869b6074e3467
-#   text hash     7da56853b9771b80
+#   content hash  ed23e5ab3431b0c3
+#   text hash     6b61532337fb62a1
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

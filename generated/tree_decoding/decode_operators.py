@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1379fe373ff8abd9
-#   text hash     b0f7c67801487af2
+#   content hash  339b4bfc015a0edf
+#   text hash     eb1a555ac06f6044
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0dd97c0c60f8c0a8
-#   text hash     62af07d6fe878bfa
+#   content hash  25fb1a84a2d0db1b
+#   text hash     ea2774fe9e094aca
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c502c80d7347e5f8
-#   text hash     21a07ddee5e7f0af
+#   content hash  f10e98aa35f6aeac
+#   text hash     48c43e4b3b52b00b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8ff124a5fe9ed955
-#   text hash     6e7618c8645ff65a
+#   content hash  5c07e211c8ba17b4
+#   text hash     8b44e2c2246c2c22
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0afe3af88040c95
-#   text hash     2d81288175d64f99
+#   content hash  f275b0b20fb3bb57
+#   text hash     89dc308f5a0afbeb
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d1e991219a7b24a4
-#   text hash     1d68b9d28e5dea9f
+#   content hash  bf012646b38550a2
+#   text hash     b7df472dc62beb04
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5d35f6072dc3af7f
-#   text hash     14fc4625ff6213e6
+#   content hash  08cd13292cf2b08d
+#   text hash     a46c9d1abfef58cb
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5fc2096a2976fcd9
-#   text hash     cc94e34c3b19ea6f
+#   content hash  f3767fe28dcc68d3
+#   text hash     4eeaca1402fc23bc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

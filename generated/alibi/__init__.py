@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c914a7e98f7074cf
-#   text hash     eb35ed15a995d314
+#   content hash  00d388c4c5c513d0
+#   text hash     d7d94197603862fc
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3c52984a1373332b
-#   text hash     84aba93e4e6e0ade
+#   content hash  6d0b44d4d21da063
+#   text hash     befe47d4803967f9
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e99ce9237f70556b
-#   text hash     9e79f47e0b362d40
+#   content hash  78a1986ebfe8b5ed
+#   text hash     9d533319ccbfcd20
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

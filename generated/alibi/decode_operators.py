@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6d0d2f728e265bb2
-#   text hash     d5bb4dd762b2042e
+#   content hash  05aa2999552bc5af
+#   text hash     52d1ddd0fd677431
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

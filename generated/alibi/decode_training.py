@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8d74bd6c3392cf04
-#   text hash     d67e8481efdd6af3
+#   content hash  c3f38ae5dcc4f882
+#   text hash     0c5587d6769c7b19
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

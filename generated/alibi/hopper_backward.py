@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  74bcf63c42030f3b
-#   text hash     6d8103a83f7ec152
+#   content hash  f2deefac50a7814b
+#   text hash     0b824e029745b229
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

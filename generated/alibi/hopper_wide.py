@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5f897dfc5e70651d
-#   text hash     e21e6fb2d8c25a8b
+#   content hash  d3086334ccce62b3
+#   text hash     d28063a983a95b42
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f693f90329f8ec70
-#   text hash     eb0c7a39c19a6bc9
+#   content hash  11e613de0c394b65
+#   text hash     4f6008cefc05867c
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

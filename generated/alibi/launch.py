@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6ff059f7d7a51b1f
-#   text hash     23c379ca07ce9932
+#   content hash  8df1799f886e240c
+#   text hash     da8bb21ae9c6cd47
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

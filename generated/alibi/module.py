@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  da5d006fdba1ac82
-#   text hash     b54de080ecb80b8b
+#   content hash  e3a1d51b9d311b09
+#   text hash     c5f0f5b100dd8136
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

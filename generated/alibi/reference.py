@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fec7708553a6ee3c
-#   text hash     2e9a7712f56d7e67
+#   content hash  9b5c571d2876c90d
+#   text hash     9fe63dc2781430d6
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ff705e10353be7d4
-#   text hash     10c80a6240fbbc85
+#   content hash  09dee862b6941daf
+#   text hash     f8a0dbf440ffbf14
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b277ef5c032092f9
-#   text hash     f5835541b325d2c2
+#   content hash  add3e1cdba0d574b
+#   text hash     5e9190face7bda0a
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

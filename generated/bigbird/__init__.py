@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  02e4f332f7515f4c
-#   text hash     ba6d6f8c2e28f4bb
+#   content hash  879f514c9d57df58
+#   text hash     5e966759f1086664
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9462218934cd207a
-#   text hash     d8e514f467c851b5
+#   content hash  219987735a0dd6ca
+#   text hash     b67761aaaed268db
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

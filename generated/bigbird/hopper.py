@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  547eb2d67facc11a
-#   text hash     3a45d95e7d3e433c
+#   content hash  9667ead8898fc43e
+#   text hash     e992ab77b6a6df90
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

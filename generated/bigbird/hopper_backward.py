@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  322cfe5b4ead38b9
-#   text hash     0a2b865726c6b9bf
+#   content hash  fe68f66a440c6b25
+#   text hash     9cc5ad1dd98f9433
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

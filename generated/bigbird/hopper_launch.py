@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fe657e3f3ecefdbb
-#   text hash     b863b5215bfe25f3
+#   content hash  5dda6f5f6d88c905
+#   text hash     998916c2e7831b64
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  eff6c0d3520cb057
-#   text hash     c7e4c83ec444064d
+#   content hash  88e0fbb4f54e1307
+#   text hash     20579dcddba23f12
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5b99f3beb95050ad
-#   text hash     b36a03f0330e40ae
+#   content hash  e2223c36a8bae179
+#   text hash     d8b1901009da4299
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

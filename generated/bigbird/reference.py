@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b9e98c74533175af
-#   text hash     278e204fc5de5b3d
+#   content hash  6b40f33aab9b1a45
+#   text hash     277bb8de0f711493
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  02efa057f9c82d10
-#   text hash     cd7a3d701da43c13
+#   content hash  3ba763039bcd5ebe
+#   text hash     0484fd3a967a5ec8
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  595130011ebda575
-#   text hash     80b6b09db2e29ba1
+#   content hash  42614d797fdc4eb2
+#   text hash     1d115692c2874bbb
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

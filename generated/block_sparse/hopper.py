@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bb2d07cffd87a98b
-#   text hash     171be431f07d820e
+#   content hash  0fe48be1eb506567
+#   text hash     c84b12e5b4d7c7f0
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

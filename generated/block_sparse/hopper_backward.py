@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5f9c3ef7f4e844fe
-#   text hash     9e1e5379d65185d2
+#   content hash  30d474d462a0cdfa
+#   text hash     eab14996d7f4e8e2
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2409b66b737dbc27
-#   text hash     0d7c5eb52c0e85b0
+#   content hash  a683a055ec4c93a3
+#   text hash     7f26f0a55ec3805c
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2e8540541ca7e417
-#   text hash     65cf34ae9ac81d76
+#   content hash  c180e2fab6826b66
+#   text hash     7c19cd4b833f9d1a
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ca8d603080d0c6ba
-#   text hash     f8a9eec261b58983
+#   content hash  623f41d5737770e9
+#   text hash     d44bbdec21202c3c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

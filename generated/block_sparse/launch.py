@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  56f01a23b3001a39
-#   text hash     9de6840ce7a16659
+#   content hash  ca3eb0d0d99a2bdf
+#   text hash     89bd712a03e7e68a
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

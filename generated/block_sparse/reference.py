@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9fef7d7befe4aa5f
-#   text hash     8262b5668ecd0a1d
+#   content hash  98b1db40b63ed654
+#   text hash     177e8bc95b971517
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

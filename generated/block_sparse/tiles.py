@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9d5063843512b63c
-#   text hash     3fe7415cf0629e47
+#   content hash  3dc444da7ac5250c
+#   text hash     3707ab02b747aedc
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0b1910bca45c2963
-#   text hash     014c2576e771dadd
+#   content hash  a28466b8dba956e3
+#   text hash     614396eccaad9ceb
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

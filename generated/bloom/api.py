@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  110675a26ed3d918
-#   text hash     850e50a764ae3e9c
+#   content hash  75f40ab4d858898d
+#   text hash     1b0b6c05ded805b9
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d73ac5a33327b700
-#   text hash     1ba6dc09be6d3241
+#   content hash  cf28a99a9fac9c78
+#   text hash     7a98ead5c8a1ce9b
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

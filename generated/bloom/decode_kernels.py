@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  44e42688e20136f2
-#   text hash     899a9c58ab1ecea3
+#   content hash  56dd2f62fa661bb7
+#   text hash     4758cfc66e2474f3
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  62dac86cef34bd74
-#   text hash     5a9c763a328a0d57
+#   content hash  ffb9d4f226148ab1
+#   text hash     3ab844f408de5477
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3b4e500240678e38
-#   text hash     23624c529597077f
+#   content hash  549e2831d40922de
+#   text hash     5bf0c6e3ee75aded
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0b1568de53ff6c77
-#   text hash     51d728c54d65d4a9
+#   content hash  31bf75d030310edf
+#   text hash     0991f5e568f34cba
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4293631d0c156947
-#   text hash     0d98c26ab73fec69
+#   content hash  ce313ba1e86ea6f4
+#   text hash     8d574c87ee2167ff
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

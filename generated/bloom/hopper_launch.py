@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  27e17cf142bb7597
-#   text hash     a5f7521501d921fa
+#   content hash  e2d04b27d74f6cef
+#   text hash     d167caa5ffe11b94
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f82d70c90a941dfa
-#   text hash     a0c80e2fe305d671
+#   content hash  67e6ad5d041aae05
+#   text hash     51b29dc8260ca87d
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

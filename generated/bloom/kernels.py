@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7d1e37f5620b47c8
-#   text hash     d0340fe18f5a389b
+#   content hash  05b92ce2d77972ed
+#   text hash     1e2290d1a98e642b
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

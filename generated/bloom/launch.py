@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c9814154af98dfc2
-#   text hash     d04a2494c903d939
+#   content hash  b79035fc6281ede2
+#   text hash     8bfe820e68099829
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  91315783bda13c5f
-#   text hash     f4b2c31ebccda10a
+#   content hash  d0b17e8c08ffafb1
+#   text hash     f3b33388cebdd3ee
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

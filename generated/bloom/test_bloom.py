@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  447669a68630d13b
-#   text hash     f555bf927e7726f4
+#   content hash  9591deac3f9c5f55
+#   text hash     6a194b8dd449e944
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1e813dda9f5777f6
-#   text hash     f4e13c73c94e54d5
+#   content hash  0f15a8aa7054d399
+#   text hash     396cc18f40ff275f
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

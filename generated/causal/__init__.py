@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5bd8cfc5ca769cf7
-#   text hash     2c9ba3de37e0441a
+#   content hash  624238f06912704a
+#   text hash     34e52ea5f70358fe
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5aff9f7dc26e9192
-#   text hash     052e0d0e3199067a
+#   content hash  8ab8facc2b9f464e
+#   text hash     d383a90b30cb7cff
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

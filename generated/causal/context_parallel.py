@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cdc3a381d094b86f
-#   text hash     b38ea57cd5e64c69
+#   content hash  8452de93fbd3f165
+#   text hash     003cd4223434fe9f
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fd7d9fe3098f6fda
-#   text hash     fa8e689fba0b8893
+#   content hash  cc912fe4c10435fe
+#   text hash     abf3f0f92240df84
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

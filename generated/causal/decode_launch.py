@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  85b76aecf9a59111
-#   text hash     576412b36d0a7173
+#   content hash  c7c2f6a9e3b9bf15
+#   text hash     3c29856e0334ac24
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

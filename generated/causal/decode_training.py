@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c9b1c60b2553d5d4
-#   text hash     99448d2a1fed4d08
+#   content hash  f79a1488f7958283
+#   text hash     df25e07eb50fe697
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

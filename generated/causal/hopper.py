@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  24e7dad206b6d90c
-#   text hash     ed030cf39ddbbd9c
+#   content hash  094dbb46d9b9df2b
+#   text hash     aad2cd5ec7efb177
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e2103627f88de11a
-#   text hash     283ba18035db2416
+#   content hash  e9901d7d4141c4ff
+#   text hash     c8ea93ccdabb7734
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ea8cef4e2612bd40
-#   text hash     45a5e0f83516a62e
+#   content hash  fcc26e341cacd533
+#   text hash     4774d68ac031fe7f
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4bdee640fc18c082
-#   text hash     31abea9597f19a58
+#   content hash  05984956deb09487
+#   text hash     f2fac7896dcc8bcf
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

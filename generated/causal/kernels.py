@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  19844cb3a907f1b2
-#   text hash     899d7bb1fb43e857
+#   content hash  64183eee3c3a5e03
+#   text hash     7e1f40243a7eb840
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1fae1ab2472bc2b4
-#   text hash     5c0c9f22b1d16564
+#   content hash  09d705094294985c
+#   text hash     1bb28ea67426227d
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bf03b6093868050f
-#   text hash     62f07a35141e13e7
+#   content hash  c8b94abdebe7e5a1
+#   text hash     c0702b15ec42ce6a
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b5b5dc4c90934883
-#   text hash     ab79f3fd0c3fe03d
+#   content hash  a7a84b7a5234cfd8
+#   text hash     7414f30e31947522
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

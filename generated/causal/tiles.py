@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b52c5fcdfabf5a0
-#   text hash     a91fdb3e1e0ede02
+#   content hash  9f447c3a91019763
+#   text hash     8b0f4fa3ce324943
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cc7db39f1fe8e63b
-#   text hash     daaefd9363522d02
+#   content hash  f189127f601af2c3
+#   text hash     bfdb67606e88cf4c
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

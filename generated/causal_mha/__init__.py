@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bd503618c7cfa468
-#   text hash     21992e43887a0758
+#   content hash  2296765c61159d87
+#   text hash     634ce3089605ea7e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8ef5e12b66f143a5
-#   text hash     8ee703edb7b0531d
+#   content hash  2004dd506130cf9c
+#   text hash     9048c911d6eac609
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

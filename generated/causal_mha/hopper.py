@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  788bea672d63f625
-#   text hash     3f5d4266a7778d92
+#   content hash  9a04f8dca8e83bb5
+#   text hash     3823bac04d1308fb
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b49fb3f547015e77
-#   text hash     179cdd7fc603fc21
+#   content hash  0d3a42904a2bb646
+#   text hash     3994c474a393455b
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8df9e730d28deab1
-#   text hash     b621096fde8286d6
+#   content hash  581d49cefd44d79d
+#   text hash     ca96459f18c7c302
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

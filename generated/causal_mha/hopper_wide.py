@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fb42e831f1ed4da0
-#   text hash     219bae5b2143f293
+#   content hash  ef9247fc0c1b92ef
+#   text hash     6d94c7a7a0fcca60
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

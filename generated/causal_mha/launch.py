@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fe0e800e34c64381
-#   text hash     5a54c4f868b00960
+#   content hash  f21d12771d2aaec8
+#   text hash     f39e0b574a54f2c3
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

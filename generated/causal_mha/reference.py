@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  42264d12e6dce4c4
-#   text hash     1867415b4bd8facf
+#   content hash  8bc21d3f78066fab
+#   text hash     73ce535124d5ce82
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

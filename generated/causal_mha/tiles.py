@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5bd19f54ae85d50b
-#   text hash     bda1dd2b45baff30
+#   content hash  9958cf4a3190e66c
+#   text hash     85473db68acccebb
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  38d6120091c71dd5
-#   text hash     b2eb02c1a8371c1f
+#   content hash  d407c0165a7433ed
+#   text hash     47bb170e48f7d8b0
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

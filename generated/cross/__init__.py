@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f990e4dc0f4b8dea
-#   text hash     363a1929fe9cbfef
+#   content hash  d36b373fecc52a19
+#   text hash     84ce3b9f14ca568e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

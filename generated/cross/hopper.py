@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d7592559b73dc2a3
-#   text hash     8f01abac62114d58
+#   content hash  17f8d642b7b71586
+#   text hash     53f46811cb15412b
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

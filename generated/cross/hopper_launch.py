@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  662b00b930e9dc69
-#   text hash     3379e780e09024cb
+#   content hash  9f51bc83acd2d018
+#   text hash     95d26a8ffe646aff
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  faff2c401d12c4ca
-#   text hash     bffdc7da2282bf7c
+#   content hash  77c07be9fccc4538
+#   text hash     dc69850afdcb48cb
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

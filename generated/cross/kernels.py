@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8ece67d4b1883527
-#   text hash     f02be2b789adb72e
+#   content hash  d75259d770cb3e26
+#   text hash     ec6deb9bba4d2ac5
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

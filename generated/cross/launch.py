@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d4d18ff72d413a3e
-#   text hash     92ca051930a877a3
+#   content hash  d2d4d0f9b8d0824e
+#   text hash     bd4ea92ef94b8a63
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

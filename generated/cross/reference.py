@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  313e584b2e52298b
-#   text hash     8083ccbfb59bd507
+#   content hash  7108d0bd8f76af8d
+#   text hash     ae52b409431ec57e
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

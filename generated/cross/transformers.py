@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ae5876e3ad0f3023
-#   text hash     e387d94c7a6f11f8
+#   content hash  ff7ba610b78ce9f0
+#   text hash     7093f2ba889e3adf
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  415e6f8cd93f9e5f
-#   text hash     158f3b3b52f9fe35
+#   content hash  62163c95cb72d73d
+#   text hash     f0a8ec615fefeab6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  21bf50fe070c4773
-#   text hash     a02d11fd796f187b
+#   content hash  b6e5116f637debe8
+#   text hash     c12774b1c37ff0f0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

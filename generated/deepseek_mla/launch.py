@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  35d708605a7339ae
-#   text hash     0c47eda4c046bfd8
+#   content hash  b36c8b06db844ee2
+#   text hash     376b5ca55d917947
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a70bb9a4436d3c62
-#   text hash     79f3616b41724a87
+#   content hash  7a9f75232de52f74
+#   text hash     fad378f9c54548ed
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fd87b3a0dd1d843b
-#   text hash     38ab308cf46d6a29
+#   content hash  bbfe09b805990a54
+#   text hash     4fe204eeec537f4d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d61993249a93fad5
-#   text hash     545f5f867cf46f21
+#   content hash  d90c447a385b9ab1
+#   text hash     59eabb9c40f4d392
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f6b30d3cc20bfe27
-#   text hash     ece61ae6ac946d5b
+#   content hash  8181e3cc1a879b01
+#   text hash     949438842c1fecae
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1d6e8badbd1ea04d
-#   text hash     303fe71494bcb3bf
+#   content hash  f8ac5857bb3606ce
+#   text hash     55889d3ba9312b3b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  efaf029912dc8c7d
-#   text hash     aacf2bc36a53527a
+#   content hash  7f2c8cd3d269fb3f
+#   text hash     b4cf4f0f9d5cc1bb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

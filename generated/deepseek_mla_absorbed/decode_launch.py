@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  daebf1c4cbe73314
-#   text hash     101759a98812eb1c
+#   content hash  03b2853a162c65cd
+#   text hash     a44e6a2535bc2fe9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

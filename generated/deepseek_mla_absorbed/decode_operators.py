@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  56edf6a89a15a0f1
-#   text hash     be0969596efbe94f
+#   content hash  0ff6f0e7237c5f30
+#   text hash     8a18bd0ac377be24
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  bc2ad439ed2d308c
-#   text hash     5160483f545d934b
+#   content hash  ca2d0630b8895d3e
+#   text hash     422eec056089cc9c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  884d7c48ff0f4eb1
-#   text hash     e6444ab479eaf20b
+#   content hash  0c424efc82a4caf6
+#   text hash     6ef42bda66d9f9ed
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

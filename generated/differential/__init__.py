@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5463aa35f2f5caaa
-#   text hash     5220253bfdefa671
+#   content hash  36bfa0d1aefa6bb0
+#   text hash     bfa56578229e8c95
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

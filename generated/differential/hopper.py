@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  279c38f24e5ec68c
-#   text hash     6f6c8039251636d7
+#   content hash  cf4923d1cc95cd82
+#   text hash     3ae373041e76c328
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  57d496575cef19ce
-#   text hash     2a8563203c88a656
+#   content hash  addff6e82b0a5c59
+#   text hash     5bdbefe4f2d15efa
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  54977cd4ec1b9d86
-#   text hash     2ec84db5926fa3e3
+#   content hash  ddfac85122a35bde
+#   text hash     870781ab112ac3bd
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6ebaf8e6f43be84b
-#   text hash     534f182f95a4d790
+#   content hash  e2fa258782f10bf2
+#   text hash     0def257fd054ec58
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2604b9be55b19da7
-#   text hash     bf2dca192ee8ca07
+#   content hash  0fb9af30184b53dc
+#   text hash     388188adff7ca3bd
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

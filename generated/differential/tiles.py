@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5f283345434f9d25
-#   text hash     a6817b772866b6f6
+#   content hash  625a08a8f8b1a716
+#   text hash     46472ccefc6ad56c
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  000c3b91ffe3cf28
-#   text hash     89373d753e505ed6
+#   content hash  ea9c227d521ba0f1
+#   text hash     1ba06c0f97b260d8
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b532a1460c6da48b
-#   text hash     0f7cae0db743ed55
+#   content hash  b53c9731b7ed36dc
+#   text hash     bb459415f96b369f
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6e0652a1777dc890
-#   text hash     db66894fb7ebe9c1
+#   content hash  0934054502c07cbe
+#   text hash     edafa9fae37de0d5
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

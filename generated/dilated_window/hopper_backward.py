@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cd7416330827ad35
-#   text hash     11ef1f17326ad864
+#   content hash  dfac23de0b2b866e
+#   text hash     e5d44f229b718eb1
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

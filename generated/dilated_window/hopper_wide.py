@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d3c13b4ff9c080ac
-#   text hash     45c7e20cff7e8132
+#   content hash  5546d3ca6dae4f6e
+#   text hash     b063fde2063f71b5
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  797f73a0b7b0dcae
-#   text hash     09162df9422edfba
+#   content hash  149013ac7c2b59db
+#   text hash     b9b2465735c300e4
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d39d392041718041
-#   text hash     747f56c323edc37d
+#   content hash  86ed8e4f88101dbd
+#   text hash     18b2b9d1a4836e4e
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

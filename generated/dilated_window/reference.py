@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  47d25d3e34e160de
-#   text hash     6700f2bf7cc8bf57
+#   content hash  b3ba963035059fcb
+#   text hash     50272298a80091ab
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

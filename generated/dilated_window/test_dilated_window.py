@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9db90cf12880fee0
-#   text hash     1b1bd0b840fac0e8
+#   content hash  889957f347107d2e
+#   text hash     0527644f5b8e1fe0
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  35f779485b3a0cdd
-#   text hash     cc5ae9715395a583
+#   content hash  cf65bd6ea7631c26
+#   text hash     dce643308b021da0
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

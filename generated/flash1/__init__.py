@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f86ca46ac8b972c6
-#   text hash     6e69c040a37d12cb
+#   content hash  dfcd8871831d6400
+#   text hash     335fa09c4808ccbc
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  78f6aa2517f49b53
-#   text hash     f8e71d486e73f970
+#   content hash  9608dd597ffc9449
+#   text hash     be2f539d41573c1b
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2a2f02341a0a0844
-#   text hash     07bd8a9eac65bb97
+#   content hash  dfdfa1691dfdbe76
+#   text hash     5e9ec7f11c2ec5e5
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4628609fdb7a5b48
-#   text hash     88e0bd2df9363a77
+#   content hash  0e2ec1b8741ad177
+#   text hash     cb7679bab16ea977
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  73e650380ece5809
-#   text hash     d7540beed26a4b5a
+#   content hash  9d26692ec667aa20
+#   text hash     ac054fde6a02147b
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3383aabead2e5b05
-#   text hash     ab0b1aad36a8458b
+#   content hash  155f34296140834b
+#   text hash     812c6e2bbb23423a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ec98cb42d3f18d9a
-#   text hash     0da3115c80720999
+#   content hash  a7fff3eb2736f2fd
+#   text hash     c06ac83a5b322856
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

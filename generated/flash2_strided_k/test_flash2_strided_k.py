@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  05cefd2f530a6c30
-#   text hash     08e8da8439d8503e
+#   content hash  ce1383e6e0e98558
+#   text hash     a4b38323a266c32c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

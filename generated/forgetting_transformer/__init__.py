@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  27b1d6e8a01025f9
-#   text hash     92426a6947d89a50
+#   content hash  6ab3b1f6ea1e151b
+#   text hash     e6a471aecb573bbe
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fbaf85b9d57f9c53
-#   text hash     725f20882498f41d
+#   content hash  c5ffa0df8e332206
+#   text hash     5bf1e099eb875a15
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d0853fc4b8436f3b
-#   text hash     d159d9608e4a8a0b
+#   content hash  cd5fed2da1772b95
+#   text hash     22bc923097a83588
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  244727b7d9fd7911
-#   text hash     2306ef849853a2ae
+#   content hash  29407b8bef6d633a
+#   text hash     9ba3c5b104cdbb14
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

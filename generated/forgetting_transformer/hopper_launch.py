@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d23578f98181dbf1
-#   text hash     0c6c634fec4e0fec
+#   content hash  52ac8f95c9ae9a54
+#   text hash     c46a9789db03ec99
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

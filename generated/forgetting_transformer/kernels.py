@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c30544c9848fc921
-#   text hash     64433acc76b40b81
+#   content hash  e29d7d0eb372f1e7
+#   text hash     c2e26f52f34ac662
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

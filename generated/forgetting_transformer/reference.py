@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2d2d52d0c1abe390
-#   text hash     9a89d0ffd8ea235c
+#   content hash  33b1e9bbfca57f73
+#   text hash     601689aa6712b2b1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

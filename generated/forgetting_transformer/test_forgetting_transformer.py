@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  dd16e8ad000a3a2e
-#   text hash     e0d249fa8d2c8c6e
+#   content hash  3a5f5c57ac3e2354
+#   text hash     477842ef0c66653e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

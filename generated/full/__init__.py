@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  74907990d5ab436d
-#   text hash     d7b9518055caf5bf
+#   content hash  847e778ec889a472
+#   text hash     2a465485359d3842
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2bdc47e910644964
-#   text hash     2da7ee049068bab4
+#   content hash  7f6fae2b24e1ebd6
+#   text hash     ca4153e0ddb47c56
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dc242a5a2d4062ea
-#   text hash     a624a49eda7f05cc
+#   content hash  2f4479a857085303
+#   text hash     ae6b5025accd253c
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

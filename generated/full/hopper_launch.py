@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3fd906542e154622
-#   text hash     fb797e34768b629b
+#   content hash  a18928db4d7024e7
+#   text hash     86a0f734ebace090
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

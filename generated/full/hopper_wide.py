@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2da1e03d8c721fc0
-#   text hash     d29a262fe158a663
+#   content hash  81f45e051b8bcfd4
+#   text hash     052fdb4c729ad997
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

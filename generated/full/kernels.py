@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2b55a55bc40d458f
-#   text hash     7e36a4026def1d80
+#   content hash  1b60cd4bfae494ff
+#   text hash     047aff21dd892720
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  13527f39e0fd1d3d
-#   text hash     76ea4bb3b331b4c1
+#   content hash  03c0b455ca3f7f88
+#   text hash     9045c386ea434654
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9e539b96f5e84cdd
-#   text hash     a3c3b4579a456ad7
+#   content hash  bbd368c7f7be87e9
+#   text hash     8edfeda1ecd0bd00
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

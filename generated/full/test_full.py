@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0c9204065753acd7
-#   text hash     01ffc32b53a94099
+#   content hash  6de1522d87fa4677
+#   text hash     3688d89fe60f8045
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7443f5166bec3c39
-#   text hash     3a8a5b7194e86f22
+#   content hash  34be0f06b7eee59e
+#   text hash     88f119bef5f71c8e
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ec24e6565bfa1f93
-#   text hash     4d03e6e2f7357fc4
+#   content hash  939056b0565f97b0
+#   text hash     7df55549392d33f7
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a391f63c0ca562fa
-#   text hash     33cea82dfa1dad20
+#   content hash  49fc5d9db1f2949c
+#   text hash     f5586f031d84274b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d3d1057ac3a8eb94
-#   text hash     8f8789770c6065e4
+#   content hash  c6d96c747b06f760
+#   text hash     7c45f650f740c817
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

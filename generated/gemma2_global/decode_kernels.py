@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8ffcca5ff0d4157c
-#   text hash     0bd847fc6d03870a
+#   content hash  daaf841ddeb252b4
+#   text hash     84fe8e6a7d044e09
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b7109ff9bd5e54dc
-#   text hash     b203cce8436c4c1f
+#   content hash  7fe6b29f6f1fa6db
+#   text hash     fc8f9dc6decf6fed
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9cbdc799848586e1
-#   text hash     b64e1fc5d4162a59
+#   content hash  7c41cbec67b3ca0c
+#   text hash     4329f9d6f11fed2b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ff56ff7fd07ec3d7
-#   text hash     28541acd58042d5d
+#   content hash  234e4cce3d8f3fa4
+#   text hash     7d44eea2ad86d7b4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cbfdc3c03d926788
-#   text hash     1939a95ec530b900
+#   content hash  a62054d065730021
+#   text hash     c4dc824b9df3d8fd
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d6c90ec2a589585e
-#   text hash     648ae06235133f7d
+#   content hash  cd79ec851a5d329e
+#   text hash     b1eda3b22cd29357
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bb08f96290cf637e
-#   text hash     628bc271c67bb375
+#   content hash  2caf4d44edf9b9ba
+#   text hash     74810d5e301b8133
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

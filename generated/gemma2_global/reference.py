@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  42c9c05f36499c7d
-#   text hash     9f5e4825d4ee307d
+#   content hash  8f4c4f18b54690dd
+#   text hash     f80c5c4840c8681d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

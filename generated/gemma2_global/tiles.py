@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3bf3949dce57d91b
-#   text hash     ce45bda4b5794f6b
+#   content hash  8c7f7afdadabc4ad
+#   text hash     aebc4fde590045c0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b4fe821237b2154d
-#   text hash     6792e5bfa2711ef2
+#   content hash  d897f2cd3fed1794
+#   text hash     fade39fda8375574
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

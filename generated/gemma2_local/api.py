@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4a035d1300b83526
-#   text hash     5c7a15351f285619
+#   content hash  c6df2e585f7ae58b
+#   text hash     c7c71f4f91b29abd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5006a52c56fcd887
-#   text hash     70e5a59ba58ed682
+#   content hash  04f99eb90a7d848f
+#   text hash     b23c464761160e1f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4323872b55348811
-#   text hash     9f3f0ebb3d465a40
+#   content hash  19abaa6deefa9297
+#   text hash     ac5069dec9176ea7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2cbcadae615e8615
-#   text hash     ba985cda3439a396
+#   content hash  4dde1fd42b69ae6e
+#   text hash     172cfbb8ec63326a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

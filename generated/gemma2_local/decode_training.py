@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f39d053304178131
-#   text hash     a9b45bc6ed90e2fb
+#   content hash  1a9bb9bdfb30abed
+#   text hash     46fdf64c3b23984f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

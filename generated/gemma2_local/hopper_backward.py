@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3212b87590ea459d
-#   text hash     14fe047789a0fdd4
+#   content hash  fb40886d61c25588
+#   text hash     5e393fdc65d1201e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3eb4fe4ffaa9047d
-#   text hash     f4b794bdd2c317b4
+#   content hash  8ce2477d2f815979
+#   text hash     859ab253d33ef165
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5e6ac57ffc243f2c
-#   text hash     4a09993c597e0998
+#   content hash  a50d5ea01727a270
+#   text hash     191bf7239f309912
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  139963da255dc5a5
-#   text hash     a066bba4ca3d9c43
+#   content hash  21da1bafa4455960
+#   text hash     07be3cbacbd2c346
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4297eb863e51e719
-#   text hash     b4dea4d28312bcc3
+#   content hash  052b966ec1056c66
+#   text hash     65be03cd3df98f01
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c606a3dd89c73f7f
-#   text hash     cc854a891e45e04e
+#   content hash  7de5e31f4c8a94b2
+#   text hash     670a8651082114a2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  79b4fce011c8c4e5
-#   text hash     ae286f7df2d630bf
+#   content hash  243724f09f650dcb
+#   text hash     2fd83bf039f00ef1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

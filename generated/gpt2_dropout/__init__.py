@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d1121123e033d514
-#   text hash     344c68a4a897c925
+#   content hash  134af3ad6c331187
+#   text hash     48dc093d0ea270ce
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  70df734b7a81c990
-#   text hash     472b60ba168d59cb
+#   content hash  963cec89cc4cae13
+#   text hash     38f8003b897bed70
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

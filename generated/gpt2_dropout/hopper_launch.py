@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  20476e503f4288f9
-#   text hash     fb03c9d6f0de5d26
+#   content hash  4bfa7d1d0e8d807a
+#   text hash     6787260a8bf33b76
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  93947336d2ecbf99
-#   text hash     aeecee8e0cb17b68
+#   content hash  ae43f8818329e353
+#   text hash     12b55b57c0277e81
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ec19e3dc5e281804
-#   text hash     c8b8f25c3a56d016
+#   content hash  e8677b6914b7db37
+#   text hash     a97e5ea3b4a80398
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

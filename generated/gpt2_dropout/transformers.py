@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  95adad617e980c46
-#   text hash     145f5ac5f76ad6f9
+#   content hash  b4eacdf202f3a06b
+#   text hash     a0b26442cffaece0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

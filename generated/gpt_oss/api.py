@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3f932446fcb8d477
-#   text hash     d7329950848aa0bf
+#   content hash  d932eeb0fdf65403
+#   text hash     c304d5bb31e5efaf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

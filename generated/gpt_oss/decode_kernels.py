@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7365bc99ea6138b2
-#   text hash     1b20b0736d8920a6
+#   content hash  5454269b418ebb6a
+#   text hash     83dcbcbb7065fd55
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0146e09bf1ce1989
-#   text hash     2ad1a205a2292a2d
+#   content hash  f90db85338495a1a
+#   text hash     63cb8e1e740832d7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

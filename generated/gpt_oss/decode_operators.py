@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bf8dab55dc22c9fd
-#   text hash     9044d3c83e2ef15f
+#   content hash  610edc945ab96954
+#   text hash     a8cebb84a60774a7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  984e485bf3abe40e
-#   text hash     39d952747b952ff7
+#   content hash  03b9eb72462a46d4
+#   text hash     a3e25f5845e3c7a0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

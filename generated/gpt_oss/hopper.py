@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3311b0df1384ad80
-#   text hash     be16a14a326fe7f5
+#   content hash  686c299e55326ff7
+#   text hash     ee7b9f0738f5ec88
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

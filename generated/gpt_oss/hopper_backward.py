@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6b53547afbd48c43
-#   text hash     f271e093f42c4c99
+#   content hash  670780f48e58a1f6
+#   text hash     0e098aef4436bdee
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

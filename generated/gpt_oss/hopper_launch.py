@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  463b373c4033a00b
-#   text hash     dc145a61ac1b7c1a
+#   content hash  0af1e4b50a82d4f3
+#   text hash     daa1ea862098cce7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e3dd07916aae6bf5
-#   text hash     4d5c7a4a3ad8f8c3
+#   content hash  da26e38b2440f2bd
+#   text hash     b7ca7916c3e762a5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  30b1935a58ab8cef
-#   text hash     3ed459daf9f2f6aa
+#   content hash  60b9b71a69dcd2f8
+#   text hash     5030699627a00601
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  929ce3d7a8d95140
-#   text hash     99c1528cafdb72d2
+#   content hash  168aa377f6d7308a
+#   text hash     4a1fe63d9554491a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

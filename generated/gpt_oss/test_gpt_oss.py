@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8babb36fc96bf6e7
-#   text hash     fa7a1cd38442044a
+#   content hash  f42f0a333fff16b3
+#   text hash     4da10806b16e0338
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c8f49498d8de7b1b
-#   text hash     0619d777a5b7afac
+#   content hash  227991a7d5118175
+#   text hash     ba6d4319ae7a6684
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6b30263d162b00cd
-#   text hash     06aad847bd0b578c
+#   content hash  a7f41ffc3b038cea
+#   text hash     7c1bbc480a4657c4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

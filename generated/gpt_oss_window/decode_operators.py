@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b852f514c10b9211
-#   text hash     4ee37d3395c93b4c
+#   content hash  8d9cfe742fc885ce
+#   text hash     7bff76c4ae9e3be2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  98cc51e959a94f59
-#   text hash     e831561b4a11f2d9
+#   content hash  f976049ecf05cf91
+#   text hash     fbd78d087c3ee19a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

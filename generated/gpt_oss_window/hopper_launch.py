@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c8d80c69680120dc
-#   text hash     76def58d014a94ed
+#   content hash  71b27000fe4e56fb
+#   text hash     21c8c76cc493382b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  27bd811eba25693c
-#   text hash     9dc4b3f7cc3eaa8a
+#   content hash  76b8ddc42f00e774
+#   text hash     17eadfff5b0ba32a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d039f4e94bcb6e05
-#   text hash     8e60ff08017bd8a2
+#   content hash  24c4b01c81aab117
+#   text hash     4ad44b88d85f8ecf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  05d56295d7616668
-#   text hash     37215853d83135fd
+#   content hash  0773a3390ed75a6f
+#   text hash     61f5c210d4c36cc3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2ed5ada480bb7451
-#   text hash     bcd7b2316a9c724a
+#   content hash  99be5993f9e3315d
+#   text hash     791c65dbd55540d3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b803f914ed0ee328
-#   text hash     69e25a06e6727916
+#   content hash  3fa38b1827ae0624
+#   text hash     794c3f35edb30759
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

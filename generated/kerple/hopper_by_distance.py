@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  592ec6d3d494efb3
-#   text hash     982154f43cb0d551
+#   content hash  504cf45d0d67ec6e
+#   text hash     032ad62cb56d80aa
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  420679f0b3c1bcbe
-#   text hash     07d6a881ee5d34cf
+#   content hash  1a94ab3ede0d4bbd
+#   text hash     8e69d44a615e2e31
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88ef5c1e37fa2ab6
-#   text hash     eee9fb5c0d514238
+#   content hash  4789fd2737afbd6b
+#   text hash     6ce2091058dd4c4f
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

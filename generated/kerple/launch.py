@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b0d896186925eed0
-#   text hash     9b4632462e49cdb8
+#   content hash  d4830b9aac366fcf
+#   text hash     42ac32c40bbaabc9
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  83d69d9f5a96403d
-#   text hash     f3c00e0561cd5115
+#   content hash  f557ddf68310b177
+#   text hash     1296b7370fa76aee
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  24ed8f25b525f982
-#   text hash     822b7b2b0b3f809e
+#   content hash  41b8ffa4b0f3f221
+#   text hash     1e4b33d85fa37710
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

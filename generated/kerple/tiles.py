@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ed409c1ca49e30eb
-#   text hash     2f8c593ac228fa92
+#   content hash  2f1352215b09d653
+#   text hash     b0845163b5f95938
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ff3177fd738c9ad7
-#   text hash     efde8829681043f6
+#   content hash  7fcd41be4090dceb
+#   text hash     97e6484e0f74498d
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e955c9e0aa4a554e
-#   text hash     91d3e0fa814fb33a
+#   content hash  c63ac4c26d5528f3
+#   text hash     105fb3685839cee0
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

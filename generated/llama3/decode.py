@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  00675d5e92af344a
-#   text hash     f119ed392e6eb960
+#   content hash  cbd63bebc523f7aa
+#   text hash     6f77e3fa1f5e7285
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

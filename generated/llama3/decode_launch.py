@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0535787cd177a8d4
-#   text hash     6ccb0cace16ce1fd
+#   content hash  c839ccfd8624af45
+#   text hash     12a3e5b925128fcc
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  516e4627a4d5faac
-#   text hash     2cb9a3a7e8f5c139
+#   content hash  7738e64a5884d757
+#   text hash     3485a758fc8689c3
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a6b443be693a8a2f
-#   text hash     19cf66f15f988376
+#   content hash  93725cdaac975f59
+#   text hash     631549fa1d8f7417
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

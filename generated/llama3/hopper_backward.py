@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1b6b6dc36b07a3f6
-#   text hash     ff913c8fc1e74dec
+#   content hash  395661e18f4833ea
+#   text hash     8c666c8b78ec763d
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

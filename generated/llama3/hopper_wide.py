@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  adb41ed65231aa10
-#   text hash     84edce53cd74b01a
+#   content hash  119e584d61086a39
+#   text hash     64bbf456611d768f
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

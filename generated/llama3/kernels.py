@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fc547eb389e41f36
-#   text hash     80c5e8abf583c059
+#   content hash  0fce725bea3bfa93
+#   text hash     2f2c3c927b12e093
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4e4d47e03ea70e03
-#   text hash     6e771a096ef5bc69
+#   content hash  8d909556f7e71fcb
+#   text hash     40c08c945a4019b6
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

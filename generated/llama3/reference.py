@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5cac88974e7f0843
-#   text hash     0c3ca02f5879e365
+#   content hash  bf7c6c026126f253
+#   text hash     a1742f5eeeb6c4cd
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

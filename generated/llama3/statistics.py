@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  febad1a187153990
-#   text hash     b23fcd0f46d32928
+#   content hash  1610a73f4fd5a3f7
+#   text hash     b31ca79aec0cc159
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

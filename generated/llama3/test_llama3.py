@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4ef87204dbe8c624
-#   text hash     c54c8cb8d8e4f632
+#   content hash  fc9dd36777551820
+#   text hash     59ab8bde6e53e2e7
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

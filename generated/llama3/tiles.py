@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fe0c5161d8f37602
-#   text hash     cd8aea952f96a2f7
+#   content hash  66230fcbf2c8d202
+#   text hash     a51ef9937f2a307f
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

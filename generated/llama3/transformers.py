@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d9671c97d8200f8e
-#   text hash     b4a0f93af297b5a2
+#   content hash  146e44499ee6d6d8
+#   text hash     90b97b0bf9d657d8
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -166,7 +166,7 @@ def unpatch(model) -> None:
 
 
 def _patched(model):
-    """The layers of a model that have the forward pass of `patch`."""
+    """The layers of a model that `patch` has changed."""
     return [layer for layer in model.modules() if "attention_before" in vars(layer)]
 
 

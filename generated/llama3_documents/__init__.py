@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  80207e3befc1bb3a
-#   text hash     3b4f1807bd7c8d82
+#   content hash  43ea411408ba130d
+#   text hash     75c3757d5cb648ad
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  04bc379e7d03337d
-#   text hash     3e29ca1d1f83d249
+#   content hash  3ac06a36d0ac0c07
+#   text hash     c2bc2b123503d440
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f58e43d56c977029
-#   text hash     8d00d7e3ccf432f3
+#   content hash  3ba7d9392cd141d5
+#   text hash     68c864db9930c591
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b4348171e45ca84a
-#   text hash     176e8b9c599d99bf
+#   content hash  c645a786fc985d79
+#   text hash     87e7aea3de8c6ee5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  42a610a569c8f513
-#   text hash     1b14aab04b44bd85
+#   content hash  6883ff3c027b23aa
+#   text hash     a2e5dd994c851e27
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c39dc3bdfb6c526d
-#   text hash     9a482215126d44b9
+#   content hash  d5cba17a5d3bee08
+#   text hash     c81d42b5a99ac921
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ef75e9da64211762
-#   text hash     3ff8ef5f1e1ed2b3
+#   content hash  894821ffd8ef8713
+#   text hash     39a510f90278f228
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

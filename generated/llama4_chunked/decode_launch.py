@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ef96630b77519cac
-#   text hash     ee6d46bbb6c5ec71
+#   content hash  86e26bcd488b0648
+#   text hash     88e9c8a0875b7029
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

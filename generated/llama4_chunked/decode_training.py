@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  70f9899c444dc2c5
-#   text hash     4f39f8cc4b426a62
+#   content hash  6f931aba7a2bf5b7
+#   text hash     b1e9dfb7f17ef6a1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  729f2531a0964971
-#   text hash     a3f7fa08b7c4cebb
+#   content hash  3e7c859727b75fd8
+#   text hash     614b8b24bfbc43ab
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

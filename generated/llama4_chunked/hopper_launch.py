@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  39becfcbad8286d9
-#   text hash     a335085181f9e7db
+#   content hash  ba26b445c094082e
+#   text hash     8563d8255ce915fd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

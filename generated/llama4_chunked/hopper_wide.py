@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8857f96d7b99b2b6
-#   text hash     dd13d63b555cd038
+#   content hash  aa1a0a755cfe63e7
+#   text hash     1bf760205f53b5b1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

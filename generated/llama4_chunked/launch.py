@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6c0950928e2f1900
-#   text hash     87c6edf05b5fafb3
+#   content hash  43b20e5d6a95bdee
+#   text hash     38ed616fc6925684
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  579ea9fef937abc6
-#   text hash     a8b9ff70082b15aa
+#   content hash  e882ae06d0dcbc38
+#   text hash     38c695a871c3581a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

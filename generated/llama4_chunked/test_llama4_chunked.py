@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9fd1dd50f82ed909
-#   text hash     032c78b62d34e086
+#   content hash  4aa7568ac2633efb
+#   text hash     e61c2ac5453a05c2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c5a66666e5d5a87e
-#   text hash     bf060847b0dc697d
+#   content hash  522d070f0d011ab1
+#   text hash     201e64363bd5c007
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2c17f05092176b5d
-#   text hash     c90091f063338baf
+#   content hash  24a028d2f60216f3
+#   text hash     d7130fa1d2c829e2
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a1afcb4579d4c49b
-#   text hash     b5ef8b5ec5126480
+#   content hash  4f9bf7b9b41635d6
+#   text hash     04a17e3e6421b0ee
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

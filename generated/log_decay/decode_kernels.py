@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d764e36d3c141a35
-#   text hash     31b4b13c122fe08f
+#   content hash  bfa6ffd30bcff2ac
+#   text hash     ad899aaad610cc87
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  27e463772b148ef2
-#   text hash     923b0264eacee2dd
+#   content hash  977c14d33b023a29
+#   text hash     ee7f71d8fc3de283
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  89b309846d5046b7
-#   text hash     b20784e685423b0b
+#   content hash  37fdc0f2042f7537
+#   text hash     70c9763f78f16665
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

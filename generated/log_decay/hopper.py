@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  89ddd93026e4c4d3
-#   text hash     d231b5b84bebe2c5
+#   content hash  6d1a5ca5b7b8b63f
+#   text hash     a3530bc38f16b7a5
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b1c33f3f13282af5
-#   text hash     93654692f7f3a55a
+#   content hash  f4184b487016dd23
+#   text hash     42d69827c0f31638
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

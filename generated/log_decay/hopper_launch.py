@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  319a3d16f9edf645
-#   text hash     fb6c19d627c602d4
+#   content hash  07cdcfd10e096102
+#   text hash     1d164cab1b8f36bf
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

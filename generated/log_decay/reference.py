@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c4e22ab0aad3070b
-#   text hash     756f5661b893e3c2
+#   content hash  2783b217653e67cf
+#   text hash     17005f6810c7c48b
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

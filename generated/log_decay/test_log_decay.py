@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  60e7967d630695a4
-#   text hash     f29ad684a0cc6d28
+#   content hash  72baed3ed1adef6d
+#   text hash     bfef36b10e93d1bc
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

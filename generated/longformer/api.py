@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5ad6b87c4a19849c
-#   text hash     a1e298bff3533999
+#   content hash  8fdbfbfe529d2fa7
+#   text hash     d308fa7fa2c755ed
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1199f1f03b6a5ac0
-#   text hash     f88d8b56048a7709
+#   content hash  710392f6f5fa8d9d
+#   text hash     5a9b85585e8c8de9
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

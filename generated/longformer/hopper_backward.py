@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5a23b642538646c7
-#   text hash     10757509ef6cb1ee
+#   content hash  3db57f960ace214d
+#   text hash     be11153c0f5e79c9
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

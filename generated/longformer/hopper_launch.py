@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5e588bfc67ddaec3
-#   text hash     236abe34b4e07b26
+#   content hash  2468c54dae9c4d87
+#   text hash     c0fa386fc7548f3c
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

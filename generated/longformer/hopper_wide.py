@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  315b34c93c140337
-#   text hash     06bb811d95639f52
+#   content hash  bae50c80e1161407
+#   text hash     0227447a87cee89d
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

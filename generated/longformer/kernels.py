@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e54b40941759bf3d
-#   text hash     53d03c12fd72142b
+#   content hash  cbc20bca621f1909
+#   text hash     37a41001cd4bf8b8
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

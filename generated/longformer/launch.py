@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7af624b2c30c88d7
-#   text hash     3d4f4f9e9e4be3e2
+#   content hash  bd8f0b025b853d8d
+#   text hash     9909cbbdc3cfc06d
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

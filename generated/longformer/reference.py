@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e01fd0b696a25e5f
-#   text hash     8d774c466b6a05a8
+#   content hash  77f4723da7952e42
+#   text hash     f84f02cad8c8f0fc
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

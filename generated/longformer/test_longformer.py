@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  da7f1f7935b18409
-#   text hash     69afbab309289bdb
+#   content hash  594ef9aebb5b66d6
+#   text hash     6795d73aeba7a64f
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  53910abf7420c5bd
-#   text hash     b6477bfe08823f41
+#   content hash  32a38f483e5c0e69
+#   text hash     61724e5ebbf45c80
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

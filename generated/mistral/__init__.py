@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  70e599af7ec52eb1
-#   text hash     ccdba659f84e17ee
+#   content hash  694d6393d0bf0e6b
+#   text hash     421cc4349bbd88ce
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bc220a46bcd15c02
-#   text hash     550793ce96e0f93f
+#   content hash  8e419cab03ed879e
+#   text hash     83c11b97baf68b65
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e614555d83811452
-#   text hash     3fdaa66b14e78b2d
+#   content hash  bcbe6566a189467d
+#   text hash     112f4a797e15c096
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9133f652d3a317f8
-#   text hash     be02a3594f058e33
+#   content hash  9bfbdba49b2fc3c5
+#   text hash     8e3eb60ad1217940
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

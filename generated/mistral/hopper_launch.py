@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3b22440645485858
-#   text hash     95cd82123b853e53
+#   content hash  3e3b129a4ce4d461
+#   text hash     18effd69ce79cc5f
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

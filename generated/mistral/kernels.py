@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8f8fe0e378ab6ddd
-#   text hash     9541081afbf4b42c
+#   content hash  fa63e83fdca7cc55
+#   text hash     57b68209407261bd
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9e8a67b6b4a99a66
-#   text hash     b106750f5380a48a
+#   content hash  acb8e1c653d1d8ce
+#   text hash     352a59b157a455f4
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f5acb39439149489
-#   text hash     4422e2b8d2278249
+#   content hash  6fdac20a992375f9
+#   text hash     f9157f0824267806
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

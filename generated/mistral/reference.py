@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4888ebfebe0de597
-#   text hash     4ce328804f9a776c
+#   content hash  ee4543e91b881ef3
+#   text hash     63d09812a2c0bee2
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7ccdef2a3b14e146
-#   text hash     770c0b95372251d2
+#   content hash  c9321f0ae47076bd
+#   text hash     721da98b0fdfb6ae
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

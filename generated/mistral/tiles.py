@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0e3d4a2d6b00366e
-#   text hash     a95dd1360d7445b4
+#   content hash  4ccf32c676e5ee67
+#   text hash     6e15405375766df3
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e64b18ca3a12c940
-#   text hash     ffc155663574a798
+#   content hash  48166ea6ae0799c2
+#   text hash     4d711267ca33fd18
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -166,7 +166,7 @@ def unpatch(model) -> None:
 
 
 def _patched(model):
-    """The layers of a model that have the forward pass of `patch`."""
+    """The layers of a model that `patch` has changed."""
     return [layer for layer in model.modules() if "attention_before" in vars(layer)]
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9e32d2200d0da2b3
-#   text hash     367ea5b2d886fb72
+#   content hash  d2bd494095467877
+#   text hash     e6794c17cbd46658
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

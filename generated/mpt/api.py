@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f7c5c9dc20f4720
-#   text hash     6316e3b21f25787f
+#   content hash  5107e051feea57e9
+#   text hash     2f116e89e2a7a2cc
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

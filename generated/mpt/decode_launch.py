@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bdfbe61e7d29effa
-#   text hash     a879a29133693003
+#   content hash  368e131e77a6bf80
+#   text hash     ecb88b3cead71cb7
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

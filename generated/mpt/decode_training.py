@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2efa5ef62a7a67da
-#   text hash     bab4dd848aaa9931
+#   content hash  cb46f111d1ec05cd
+#   text hash     87450dfa1c875894
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  becc4363cf7fd659
-#   text hash     5ebb05b490ded67c
+#   content hash  1d5ff1f4c7ceaff6
+#   text hash     e30d2a4a226ebf21
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  82250e0c734bbf12
-#   text hash     2c2a4b5cbcdb685a
+#   content hash  15f4771564c65189
+#   text hash     3a5616b04379d3a7
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b5340ae288a7b63d
-#   text hash     09d4368ee20f3db4
+#   content hash  d715793134b1f35b
+#   text hash     d71cceb122e3c68b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

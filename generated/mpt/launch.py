@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ed3a0b4fe75c64f9
-#   text hash     6af02e2d1ff14eb6
+#   content hash  e71fc0927ff83fcd
+#   text hash     5fc1a2ecedf83827
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9fa4d831a7fc0927
-#   text hash     7ad39cf6bb03aaf9
+#   content hash  73b520a9515389af
+#   text hash     edccea370f7d383f
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6c70afe1bf638045
-#   text hash     d1c493d205ecc8b1
+#   content hash  a406aec8a5e67575
+#   text hash     eee65d22fb1cc5dd
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7451f4c143efac4e
-#   text hash     3784bdd6bbbaf646
+#   content hash  5bd536864451598d
+#   text hash     c5b2b87e76173fed
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3af5eaef69b57a95
-#   text hash     e8d6b0c307cdf244
+#   content hash  1e3cc287ba03b23e
+#   text hash     782dda0560bce46e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f6b8c544dc6e73b5
-#   text hash     a18fe1635ccb1f26
+#   content hash  3a64cb81ea6352ee
+#   text hash     6652041f3b5f5a1a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cc3bc0c6fe3a783f
-#   text hash     c7cd994e9a4641b6
+#   content hash  676fb396bf1938fe
+#   text hash     a5e5cd5ad903324b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  45f0926aae10c5ca
-#   text hash     1e594f508fff4782
+#   content hash  7d511f935f934ad7
+#   text hash     ba04a88a8eed15a9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

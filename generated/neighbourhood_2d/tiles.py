@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b9d3065d1c713ae0
-#   text hash     75196b5cca956329
+#   content hash  5b2ed15ce565ba34
+#   text hash     c6c665218e291ca9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

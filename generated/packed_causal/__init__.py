@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a3ba4dbd21432025
-#   text hash     e68361630b68d8b4
+#   content hash  71ed5499a51a4cf1
+#   text hash     f940d175a7cd9ee1
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

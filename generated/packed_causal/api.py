@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  38be2647df4d286a
-#   text hash     9c2b45c4ec2c57ea
+#   content hash  269cb0a057e192c7
+#   text hash     cef8143120596c8f
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

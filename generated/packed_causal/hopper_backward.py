@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  34f8f8b6aea76122
-#   text hash     cc3e9d826a1a7b1e
+#   content hash  9b269d6b90731b3e
+#   text hash     ff2f1144b9f01ebc
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

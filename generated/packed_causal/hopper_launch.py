@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3852ddfac4c7e4ea
-#   text hash     c3edfc7d336961da
+#   content hash  a4e4a03eb951ab32
+#   text hash     73b786646af11e9d
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2d4942973eb5551b
-#   text hash     cad9dc72f0dfb904
+#   content hash  4fc0c9eff17e0b2c
+#   text hash     dea249de8b672155
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

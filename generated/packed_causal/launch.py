@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c4e2d318aa530e63
-#   text hash     62227f2ac8c1abbe
+#   content hash  cf7c929df0da73b9
+#   text hash     d3c8f9e11f1eb694
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

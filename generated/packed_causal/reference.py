@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  395977f532ba770c
-#   text hash     549e447c5e327c66
+#   content hash  b1268047323a0bee
+#   text hash     2094ab6bd3df31f3
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

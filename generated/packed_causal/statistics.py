@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  90d8cc921e88839f
-#   text hash     542f9b79f7bdb8e2
+#   content hash  938a6b324caaeb24
+#   text hash     620bc64f12b6d242
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f435ad3c63eb6cc5
-#   text hash     117fb607456bab68
+#   content hash  7ae2870c3c412c0e
+#   text hash     093cbd91817c9f0e
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2d10f2ea1600035a
-#   text hash     376899b93924bfa1
+#   content hash  a3ce2a82c02caf8b
+#   text hash     e2d0d88ff38b83cc
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2a32734705d23b8d
-#   text hash     30cbabc8151fab19
+#   content hash  59039e744d7ebbee
+#   text hash     1400d8c24173a625
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  910757c5b297416a
-#   text hash     2f3cda80336f2277
+#   content hash  e234f34880c478a4
+#   text hash     4c3fe7108b2d22aa
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  52adb4d05057ab98
-#   text hash     aa3add7687dfe245
+#   content hash  e63e30c2c213a74a
+#   text hash     2f051899904a81d5
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  12e36f4b61c15304
-#   text hash     5722070e4e9e9d27
+#   content hash  ec9d4de3756ea029
+#   text hash     47d2b83451209c98
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

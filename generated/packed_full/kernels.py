@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d2b84dff21a327f4
-#   text hash     08bf80e4ae8ef0fe
+#   content hash  b285822f6c88c758
+#   text hash     417e9e497d6e3187
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

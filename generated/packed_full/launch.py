@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  77219faa7d3b3c12
-#   text hash     62a4d3390b87ff0d
+#   content hash  0b5bb9b047bdbee1
+#   text hash     461847c69690d2fe
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

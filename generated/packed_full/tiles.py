@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c0d42503b004e204
-#   text hash     8fe33eb15981686c
+#   content hash  0e0a967a59a5adba
+#   text hash     67b86bfdcb571301
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

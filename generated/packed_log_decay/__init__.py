@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9ba0ed9f955085b4
-#   text hash     c8b1407457c645f8
+#   content hash  e2376203b42e149d
+#   text hash     1df9cde4b234c865
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

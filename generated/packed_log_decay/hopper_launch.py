@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1d0b56022527a83c
-#   text hash     f6e813d2ad5ab802
+#   content hash  82b47077e5603777
+#   text hash     928826e90d6beb58
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

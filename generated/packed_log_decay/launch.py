@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fe52a52ed0701bc7
-#   text hash     ff5c172190817862
+#   content hash  1a775198fadebf53
+#   text hash     fd88882aad56584b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

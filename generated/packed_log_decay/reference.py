@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  aaee61a155cb08a6
-#   text hash     4b034c22a9367eca
+#   content hash  2f4984e235573632
+#   text hash     c6165ef2863dc45a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ac871760e9ff3757
-#   text hash     ce2bd6eb791036f6
+#   content hash  b69513c73fd4e469
+#   text hash     139c17ca70dd51ef
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

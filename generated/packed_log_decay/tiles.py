@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b003b9fe295d833f
-#   text hash     7ddd3c8f79ed2b95
+#   content hash  754c8b276cf448ed
+#   text hash     746f44be8b4c305a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

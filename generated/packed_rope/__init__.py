@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  684e3e7bbed15b3d
-#   text hash     d55c926e4bd225fb
+#   content hash  d06b6d05f4e72e7d
+#   text hash     228faa9819e54f3d
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7b3535d0b755bd6f
-#   text hash     a4e246d3aad6bb0b
+#   content hash  f739bc4775f19fb1
+#   text hash     6e7d5b9bca60f77d
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  126aeeea3acd3da4
-#   text hash     2122f22324bda98b
+#   content hash  ab35dce18c627bf2
+#   text hash     7a3a9b01e1cbdbaa
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

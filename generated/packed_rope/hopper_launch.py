@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  009afbdd6eadd4c2
-#   text hash     ad903e078e0bfbd6
+#   content hash  d6885a2c5e828991
+#   text hash     b51dfc3b48d67d54
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5f363deae19a0a1a
-#   text hash     fdcaca768ebb21d0
+#   content hash  ff53252f94e7f9f8
+#   text hash     1472c3e5c478f508
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0474eded6371fff1
-#   text hash     a8389284f29596c8
+#   content hash  2f7addd583445630
+#   text hash     ed3608f2a35435aa
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

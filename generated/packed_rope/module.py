@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0d404ba080d18e54
-#   text hash     75695994b1762c99
+#   content hash  dea43d5bd74f9bca
+#   text hash     c6e8f34092630d97
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

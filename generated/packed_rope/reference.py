@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d8a3d21c57711b65
-#   text hash     bb13c2e7c1db8d1d
+#   content hash  ec0d5743c04526e6
+#   text hash     e8c8adb542b5bb99
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  55c7ffa8ac8d5fe2
-#   text hash     cd3e3c76b03706ae
+#   content hash  c5eb35391b3c1e98
+#   text hash     433f9bb12af82ed7
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  68e2e87cad6218db
-#   text hash     79a7d1b527e72e68
+#   content hash  122153a63de0db33
+#   text hash     e23d9a896bb7c812
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a8d7f5c6a68ac53b
-#   text hash     36b51aca52afe48d
+#   content hash  8c366d8c71c815bd
+#   text hash     be6606bc3ec64656
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -135,7 +135,7 @@ def unpatch(model) -> None:
 
 
 def _patched(model):
-    """The layers of a model that have the forward pass of `patch`."""
+    """The layers of a model that `patch` has changed."""
     return [layer for layer in model.modules() if "attention_before" in vars(layer)]
 
 

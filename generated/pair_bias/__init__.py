@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a94f9c371989d11f
-#   text hash     3c253ac0e24748c1
+#   content hash  60ee2378b0d979d0
+#   text hash     27306bcb6085c374
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

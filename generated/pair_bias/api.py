@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8739590af07a972f
-#   text hash     78fcbce95175c2b1
+#   content hash  16cd59e5ec8be753
+#   text hash     4bdd42ae939db13b
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

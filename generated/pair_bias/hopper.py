@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c237522c3a63b82f
-#   text hash     5e313c63d7e1d7c9
+#   content hash  f32f871835344475
+#   text hash     0b7df4174d7a0c7b
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2da7d1ddfb4254e2
-#   text hash     16c64ba85665a966
+#   content hash  512e7faa880d40d0
+#   text hash     949ace94d4485ba2
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fb59aa6f7336f5c1
-#   text hash     df7329be94251e25
+#   content hash  c6948240cc08e79c
+#   text hash     945dcb457871ee7c
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

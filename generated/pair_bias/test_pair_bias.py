@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  62188dd5e774a449
-#   text hash     632a5af3f2506688
+#   content hash  d5a49f73f78b1cf5
+#   text hash     112171fdf3d0b698
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

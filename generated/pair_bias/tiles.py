@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7b09b4089975e5e0
-#   text hash     c82d666d67ca6e08
+#   content hash  20a011493a80204c
+#   text hash     8abf5cd8b6b8f4e2
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c7cb82c8bf9c4420
-#   text hash     92c02868d99b542f
+#   content hash  3c0caec7a4301ff2
+#   text hash     01d75c9a6dec9144
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0f044368e745427e
-#   text hash     88bf8a568a2a15c1
+#   content hash  d31a8d90712e7c90
+#   text hash     3df39cf2b10652c1
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

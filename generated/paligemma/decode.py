@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b126b1e8c823d3fc
-#   text hash     2e97aa557a78a45e
+#   content hash  52a27069eeff2d29
+#   text hash     e195b60a9aec39a9
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

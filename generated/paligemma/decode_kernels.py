@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ac7bf0c4db1df282
-#   text hash     2cd0aedad65edad5
+#   content hash  e4db3a166744e7d9
+#   text hash     55d1a34552fb3164
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

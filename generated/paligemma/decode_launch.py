@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a5804aa11984ae03
-#   text hash     3c95e270c663aee4
+#   content hash  bf0e908d3010f4d2
+#   text hash     3878b0db271ec01a
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d16ee556dfd3cfdb
-#   text hash     4ecefb7b2f5d2340
+#   content hash  a28d04a34b3a38c8
+#   text hash     4117493829928130
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

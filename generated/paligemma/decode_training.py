@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  36a8a04b5031d931
-#   text hash     47839c4de788f0f3
+#   content hash  a36ba50c00327061
+#   text hash     590e7c42d91fa54a
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

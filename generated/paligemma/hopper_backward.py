@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fdd8efeede7cbad9
-#   text hash     8af71914354221d7
+#   content hash  a53b5c6b32f79ea1
+#   text hash     76219dc7d4879038
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

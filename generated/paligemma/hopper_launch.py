@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  46a83b80fe0f6712
-#   text hash     a1d19ab6bd050e9c
+#   content hash  c8e2b014cb5dd7ae
+#   text hash     400c287f76155061
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d20647c2afa24be1
-#   text hash     99bfd9443e6c603b
+#   content hash  359ef8ae5da3813e
+#   text hash     c77514e7fc76b3ab
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ced6a5ba3119af75
-#   text hash     9a9d326a7e63e220
+#   content hash  2b98a1715d03fa49
+#   text hash     7af69c5a0378a78c
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e7061e3c47ce665c
-#   text hash     caa1ccc1bb4df0f4
+#   content hash  379927a08fc7d881
+#   text hash     8585ee07da637486
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ecdb7a9fbeeea4f7
-#   text hash     ad543a971616529c
+#   content hash  665b929c816516c6
+#   text hash     9af5660b7c712385
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  29340fb690412dbd
-#   text hash     66f301e8bda84225
+#   content hash  306e976aa898fa04
+#   text hash     f03b3519398d14f2
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  76c0ca43f58e8c70
-#   text hash     8b5c4bb40ca06070
+#   content hash  73222742fe3b19c5
+#   text hash     cf28f1120c1386fd
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2c67c3370f3ad4d5
-#   text hash     0d9e04c5f1d1b033
+#   content hash  ff4ede2307eae268
+#   text hash     acf6caddef47d7f2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

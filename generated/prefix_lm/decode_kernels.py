@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c3de04bc1a3784c5
-#   text hash     84b165bccbce1d7c
+#   content hash  99aeb0ef29458a2d
+#   text hash     2cadd14610616deb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  147d9b21ec5a9453
-#   text hash     62d0af7197c6ae67
+#   content hash  17f74cd4f32ed5e4
+#   text hash     2f45a6734efc97fd
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6ed9f587a6868dd2
-#   text hash     b2209c847b1d9204
+#   content hash  48cbf4333467f703
+#   text hash     d30a12f3c040e3e6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

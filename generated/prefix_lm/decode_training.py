@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a5ae45c385b470e2
-#   text hash     9aa95d8a42e7fa59
+#   content hash  ff11c38f67e094cf
+#   text hash     475631331f539925
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b22718dc7377b4e9
-#   text hash     4576259ea8a22125
+#   content hash  a20394de3d7c80da
+#   text hash     9ab1ed395b38f4a5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b049f76170186f1
-#   text hash     195e797615d0eb4b
+#   content hash  7864fd7b17e4e684
+#   text hash     c1a45461051d0763
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

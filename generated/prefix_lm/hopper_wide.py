@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  614aee8a3a355560
-#   text hash     baa2e32d22c832e8
+#   content hash  bff6608650c16c4c
+#   text hash     345aeefa52602bba
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  38793c5a61a97da6
-#   text hash     811a527d6c26476e
+#   content hash  a91b3d16930e016e
+#   text hash     a71e3e30038bc051
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

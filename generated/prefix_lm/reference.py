@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2a9b2ee2b1d311c5
-#   text hash     3a7e01f4c817c11f
+#   content hash  acc22d4550201e6b
+#   text hash     fa47d3e3475dd451
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d49600de424142ec
-#   text hash     8346a7ea85e15666
+#   content hash  a8c9cf4bd444f324
+#   text hash     c1bf5028d6299d84
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

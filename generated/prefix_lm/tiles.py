@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9e5a61ae3ed16fe3
-#   text hash     ccced354e5fbfebb
+#   content hash  b64a7ebbb876091e
+#   text hash     36d2379fca8576ca
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

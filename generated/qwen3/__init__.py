@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7d4af1411aee2928
-#   text hash     bf33f3132f4cab11
+#   content hash  72aa9d31c636a2bd
+#   text hash     256c5b16762a0957
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a3661a2a76489bd2
-#   text hash     c673f8605580a508
+#   content hash  b7a6109d2d8eee31
+#   text hash     ef1717bf663342f4
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

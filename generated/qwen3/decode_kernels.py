@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f29c0a9e3317085e
-#   text hash     c45ba26a07bc2216
+#   content hash  1c390729525e0635
+#   text hash     6793d799772474a9
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

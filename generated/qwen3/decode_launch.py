@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  657ca1933c8c2b71
-#   text hash     00028d88de0f6cf3
+#   content hash  07876322eb926697
+#   text hash     45ae86440f78f125
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0ea3fb5d51ca2f70
-#   text hash     5bd2a27238b6bea1
+#   content hash  99f84d865efd2036
+#   text hash     672f82b5a0a78e28
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

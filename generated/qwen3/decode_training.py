@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fd6fb022b2fcaf56
-#   text hash     5886972f4aa9b9b2
+#   content hash  d66059ea21c0a943
+#   text hash     1e2dcd7ec4de064b
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

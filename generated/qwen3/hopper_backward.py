@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  631806e3b4055c35
-#   text hash     95433e857223b9c6
+#   content hash  5d8218ba6f0dbefe
+#   text hash     70e41596c50844d0
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

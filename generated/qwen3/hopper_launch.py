@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c2b4212f3cec0d61
-#   text hash     abef34c67e76c967
+#   content hash  4021b5a7d51785c9
+#   text hash     1dd089de88b7aaea
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  97e048c2f08b12cd
-#   text hash     17b0d94cf27574f1
+#   content hash  54b4fa2e3cc91fa0
+#   text hash     c25ffe7b0492df22
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a848ba0d56faf174
-#   text hash     e44b34b9430075ec
+#   content hash  c2321c1c6f604aec
+#   text hash     a3c0f9e3a607e6bd
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

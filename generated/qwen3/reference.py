@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  52aad88c04201689
-#   text hash     a22c3621d828d6c5
+#   content hash  c44290597f428169
+#   text hash     6de097870f4c6ad6
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

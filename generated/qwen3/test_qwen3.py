@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  75a32eccc80505a1
-#   text hash     855baa75e22c6139
+#   content hash  807d3dd395f1c4a5
+#   text hash     600d798408996d13
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

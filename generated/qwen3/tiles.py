@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fa638e32397bd04c
-#   text hash     fc180783aae6578d
+#   content hash  ecc20798b986e5a8
+#   text hash     0f23d4fe6e2a57c6
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

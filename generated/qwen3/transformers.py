@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a6dd6d5b4933fe3f
-#   text hash     31e21d18bd39de2f
+#   content hash  42a9a6147bf2d1ab
+#   text hash     8bdd7be61b9a7768
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -166,7 +166,7 @@ def unpatch(model) -> None:
 
 
 def _patched(model):
-    """The layers of a model that have the forward pass of `patch`."""
+    """The layers of a model that `patch` has changed."""
     return [layer for layer in model.modules() if "attention_before" in vars(layer)]
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8b91377d3eec95e4
-#   text hash     1224d08355daa549
+#   content hash  76ddfa109375365d
+#   text hash     fae335c6e162ca3e
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

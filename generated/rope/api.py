@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f80009bbd45cb32f
-#   text hash     e310cdc056622424
+#   content hash  ca405033295711ad
+#   text hash     d66bddc90e427e7d
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

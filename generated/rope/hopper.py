@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  59fcb3374a10d8aa
-#   text hash     040974dc47ad9485
+#   content hash  b2477a0a51bdbb8e
+#   text hash     e5b0a2ac93bbd8e0
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

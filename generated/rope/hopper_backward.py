@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  30f3765c1c205e37
-#   text hash     4dd6521fbae3a5ba
+#   content hash  5626a601b1f82d42
+#   text hash     3f078f2b761045d4
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

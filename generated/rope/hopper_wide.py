@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1dbbbfee2b0bfd4f
-#   text hash     78a15c1ec19b4fd1
+#   content hash  407308bf1887853f
+#   text hash     b10354ef7fa7227a
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  941db037a79a37ec
-#   text hash     94c3e0320e00c712
+#   content hash  bd6fe05c5b583b35
+#   text hash     19080611403076cc
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

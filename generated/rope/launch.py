@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9391662c4b216a6f
-#   text hash     e69127d3704edd53
+#   content hash  2ded61077e32b38e
+#   text hash     4d00ac7e29e77a23
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  70850f9c63a5337c
-#   text hash     4dff739435fcef32
+#   content hash  cf94211f22172823
+#   text hash     8c4a217fd43df193
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ae803101eab8a77b
-#   text hash     0ffe23965f525b16
+#   content hash  6ea7f02a527a1f80
+#   text hash     97734e15650acdcf
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0372dd12203e18d4
-#   text hash     f24b2f765eabbd74
+#   content hash  61f43a0c43e66184
+#   text hash     af1397fb22e11154
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

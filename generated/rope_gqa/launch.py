@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  23982f1278928fb2
-#   text hash     a2c14fd85781270f
+#   content hash  03168c2e4b9adc2d
+#   text hash     d451106be16f4814
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6435287714c0fb94
-#   text hash     c0104f2da066112c
+#   content hash  0b9c1b2fe8b91be7
+#   text hash     8e11adca741dcc93
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c0a651ba5f9eed91
-#   text hash     b10104c465521ab8
+#   content hash  9dd0b02d5c2c7514
+#   text hash     923da6776c5ea6c0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  25fa82a032aa58af
-#   text hash     467a44d575a01694
+#   content hash  eeef4b7e60ebae2f
+#   text hash     583ce026819f7521
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

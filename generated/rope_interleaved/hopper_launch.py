@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7a13e6b3fccd4764
-#   text hash     c7e811f13c942d58
+#   content hash  d608ebebc1dcc397
+#   text hash     9a802372fe59733b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8a7f48ceb74286cf
-#   text hash     bc4511e6efc90a37
+#   content hash  2908a957b17afbf8
+#   text hash     75607e0275829566
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

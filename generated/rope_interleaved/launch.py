@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d5b989474da94ca0
-#   text hash     e64ca6a3ff5dc7c9
+#   content hash  57e30dc03efa6130
+#   text hash     52055e9ac0c5409b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

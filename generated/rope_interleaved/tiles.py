@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  06a8761f7e899f89
-#   text hash     436063648adf1d9e
+#   content hash  77914ba9d644ebea
+#   text hash     01e5cf2cadbb2997
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1767104df6787b57
-#   text hash     6f82a7e41a3fa897
+#   content hash  356bab5d4484c397
+#   text hash     b9f844b23fac0ec3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4ef74d843a3c71b5
-#   text hash     fb18820a78cf4cb3
+#   content hash  ad3ec96f0efe4301
+#   text hash     377576cb073f7312
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

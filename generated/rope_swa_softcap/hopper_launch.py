@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  de660f5302a5d4e5
-#   text hash     69b77608d9e86069
+#   content hash  84a0cd93f875eecf
+#   text hash     a9f092d2d8bb1358
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

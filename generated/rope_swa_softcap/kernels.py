@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d4c9f9f16d572b86
-#   text hash     9f8ecd1c4e0e34b5
+#   content hash  c417254ac217333b
+#   text hash     ced1f6d5c823452c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

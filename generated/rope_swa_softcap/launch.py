@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9a72a9c8645a58d9
-#   text hash     86a0c79bbf063627
+#   content hash  34e5b4eace21be5c
+#   text hash     b36e7b3fc9551064
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bf2dd33cbc4d8298
-#   text hash     de8f75461a0e2574
+#   content hash  03bcf132b77204d5
+#   text hash     fa5eecb77a785bf8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a791dc012d487c41
-#   text hash     f2d0b998c1e4c574
+#   content hash  ba53499ece7733a0
+#   text hash     6ed86494109a7781
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5242eba068c6bceb
-#   text hash     2bd30fa9276ef467
+#   content hash  8be99daf4b37fa76
+#   text hash     c10bdb6de539be3d
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  21d3ecfb0a434de9
-#   text hash     ba910e91bc252e39
+#   content hash  20a6c7461ba8a2bf
+#   text hash     b06c3e10c37c6a23
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

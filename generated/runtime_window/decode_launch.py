@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  29db5d5020b98084
-#   text hash     37d53bd53542a84c
+#   content hash  fdc5c080f89a5be1
+#   text hash     05bd9369f92536ed
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  80d3b5012714c1c5
-#   text hash     d04fbee7177ae7b0
+#   content hash  6e2fb267e9e3844a
+#   text hash     4ad00c06c5341ff4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5dc7396a284d3ef5
-#   text hash     e39bea58aae75e1d
+#   content hash  8bd5a47aeb8632ab
+#   text hash     fbb411a83fa4e43e
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  31092a99ddf9185e
-#   text hash     a2bee30e09f7d06e
+#   content hash  c825e80e005ab30b
+#   text hash     d43705a50dcbba9f
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

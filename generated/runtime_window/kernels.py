@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ae1daf914401565f
-#   text hash     9b9ca1d19b6bd3c9
+#   content hash  aa1bbd4bd1460305
+#   text hash     4746ec4815961e04
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a287994a9a504592
-#   text hash     9344fe4728bd3a66
+#   content hash  3ed50dba133b4571
+#   text hash     9ee53687dfa04ce5
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

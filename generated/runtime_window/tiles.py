@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  72c99cca98efff03
-#   text hash     5bf21e506f5fc39d
+#   content hash  eb40383b17dba25b
+#   text hash     52659af2cb032049
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  60834582d7383ffc
-#   text hash     9385c96cfd38fb7e
+#   content hash  f953e22320e84be0
+#   text hash     297094484981c74a
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

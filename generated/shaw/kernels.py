@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  683716e257f39a1c
-#   text hash     7e78862c4e66d57b
+#   content hash  1268d21ad9bbc633
+#   text hash     6400f5550247761e
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

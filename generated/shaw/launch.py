@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  06986ba8c48ab0ff
-#   text hash     0d2d9afb54054b43
+#   content hash  41dc5ed22407afff
+#   text hash     99aa2036c2616e94
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

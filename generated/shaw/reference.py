@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b9b31204967b0c26
-#   text hash     16a2f3ccb1b0785d
+#   content hash  c768dc070abdd2ac
+#   text hash     8c70d86883ac1495
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  95caa6a79a895352
-#   text hash     36ee66fd3c50cef8
+#   content hash  1b07d1c18b70652a
+#   text hash     7e66861b18db8304
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4200bebe687a3a4c
-#   text hash     dd57859d31f62f2a
+#   content hash  e14ecb2ebf74a57d
+#   text hash     f216bd8269a19743
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

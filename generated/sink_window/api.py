@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  22737641369bcf2d
-#   text hash     7eca9d7da92558dc
+#   content hash  39e347a6e86afcee
+#   text hash     dbf5b65f30b01228
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b02454b68bf8e04b
-#   text hash     a2881f27bf7a25c0
+#   content hash  c29e61ebec81d19b
+#   text hash     e0405fa37d91caea
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  91c28f973b66c217
-#   text hash     9866fe2d99ef324d
+#   content hash  c97630a84067e4ee
+#   text hash     1ea25629728a1458
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

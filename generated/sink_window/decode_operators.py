@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9bce6e45a01e8e8c
-#   text hash     e38a44aad44ef492
+#   content hash  1922f4da1d8566c2
+#   text hash     886dbdc5a3c6d0c9
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e2547e8634acfec3
-#   text hash     09d9cedd737620d9
+#   content hash  4d3d5f3480d252af
+#   text hash     9cc3b6a8c249423b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

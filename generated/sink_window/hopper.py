@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9beffb142892ff09
-#   text hash     a804f1b3c502dfbc
+#   content hash  c931215dd3695b96
+#   text hash     6dddf3ee146db86e
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f957cf29d27614a6
-#   text hash     c73ff46bf0d9f0af
+#   content hash  b56f10bd381a2a59
+#   text hash     a510e9e77c436aa0
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

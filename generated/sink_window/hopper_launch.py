@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  09545027270ce528
-#   text hash     e2bec0056d90b798
+#   content hash  301beb1489ab577d
+#   text hash     ae60b72bfe4e382d
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

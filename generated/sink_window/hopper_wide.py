@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  424fd2c5371dbd8b
-#   text hash     b7fd4bb26695ce2b
+#   content hash  8ea17221ce8e9379
+#   text hash     fb040204f0069582
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

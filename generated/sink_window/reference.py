@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2cec684b446ca900
-#   text hash     10a94b90c26376c0
+#   content hash  9cbd454a585e4340
+#   text hash     622b45163c22440e
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

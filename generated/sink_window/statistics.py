@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aa77f8487c4ed70b
-#   text hash     c619ca835a398741
+#   content hash  02b8afebeb38da37
+#   text hash     4e452e57cbef5f80
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

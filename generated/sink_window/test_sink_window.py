@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d0cad37c991d162b
-#   text hash     41797e55a20ab8cd
+#   content hash  d9e2a71e37991c76
+#   text hash     5764a122a132ba82
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

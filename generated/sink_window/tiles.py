@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ead2678901df3332
-#   text hash     843c15b111df5f6d
+#   content hash  05f478399725122b
+#   text hash     fca8109f66806844
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

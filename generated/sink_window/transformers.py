@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9e9912421da1da3e
-#   text hash     fc763a274a1bac0f
+#   content hash  61cc14fe73bd8860
+#   text hash     93b9f04621530654
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

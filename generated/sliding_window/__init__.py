@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2b068ee523f4c326
-#   text hash     97761e89d59a0882
+#   content hash  204b581fb59382ef
+#   text hash     8a3229340b3395ac
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8cfd95e74c7148c8
-#   text hash     ea27d41e9ccf6bdb
+#   content hash  426e14dac18af42e
+#   text hash     60afae523139f904
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

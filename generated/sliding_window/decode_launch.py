@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4abae1204ab31329
-#   text hash     e0b5e368a8eb2282
+#   content hash  ad60a95eafb9b7d6
+#   text hash     3f48055dfcceeadb
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

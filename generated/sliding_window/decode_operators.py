@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e8fb1d5f8a93b4bb
-#   text hash     d286cdd4dc7f6113
+#   content hash  8a9dfb70f9b55c9a
+#   text hash     b61dacc3f8066e04
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c3d27a3f896b3172
-#   text hash     17c4e686bb3c5d6d
+#   content hash  eaae90f90e0540d5
+#   text hash     93937a7f83af8b92
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ac7815a5413f5817
-#   text hash     40e219613e78f8c9
+#   content hash  a1350990257c0c6e
+#   text hash     c239d49811f349c4
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

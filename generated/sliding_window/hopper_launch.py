@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  168a76cd2abfa66e
-#   text hash     4ef591ff314eef41
+#   content hash  a7bcd60180b5c5f4
+#   text hash     ee5320459117a154
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  93fb9d76b0dd42ad
-#   text hash     113471edfb0fd6c6
+#   content hash  0aa44352a83e82e2
+#   text hash     effff9b50adb2fbf
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

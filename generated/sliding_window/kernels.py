@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  db71795d23993e62
-#   text hash     a4a674f31f74acc2
+#   content hash  51fbdc9a66fd0c73
+#   text hash     c1b5972004556cdb
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

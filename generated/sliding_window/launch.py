@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fa504287767881a9
-#   text hash     6dc8ba6a8c63bf74
+#   content hash  7061be79d50d9cb5
+#   text hash     5814b96c67f05976
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

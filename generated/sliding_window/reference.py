@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  87a7e879e9c5c3eb
-#   text hash     3cc45c4eb1a5c3ee
+#   content hash  381488fa6700e764
+#   text hash     829ce247b3434a48
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

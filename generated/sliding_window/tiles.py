@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b85e8c9812090adb
-#   text hash     fd6fbc759fc739c6
+#   content hash  198301214e9661d2
+#   text hash     d4ea4df8da657439
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c1e1c3126d2f7a2f
-#   text hash     fb229b492fa65243
+#   content hash  3b009193438a1c11
+#   text hash     9a36e21adcbc650a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dc3f6c8e4dfec44b
-#   text hash     87a62e6af2293a4d
+#   content hash  b3d3a1e0ec6585d9
+#   text hash     f0284849a51ebd87
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2dfc04528c68f031
-#   text hash     bb95d367d2219fd3
+#   content hash  d691fb4c84ce0e5f
+#   text hash     3ae16b535102f2bc
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

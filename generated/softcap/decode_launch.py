@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a179c3d2477b7cec
-#   text hash     0714850484c1b8fb
+#   content hash  587f6c7c6a7040a8
+#   text hash     b802cdc2ff72346c
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

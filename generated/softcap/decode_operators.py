@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9d93e266bb72a9bd
-#   text hash     f64318d4715b21d8
+#   content hash  f933a9a34ddc1de1
+#   text hash     a05691ca13a3286b
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  65fac6a2097d2307
-#   text hash     f8169fe918a455c4
+#   content hash  9f69081f454214d0
+#   text hash     fdd7868dafe658ae
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2462a5e5c4c70062
-#   text hash     fa6c3f71dfd8828c
+#   content hash  60d0d777212c61e1
+#   text hash     2c7d0b6f44195d80
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

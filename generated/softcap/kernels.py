@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  af5904cef066769c
-#   text hash     51450a8e875f9860
+#   content hash  244f98834f668ea1
+#   text hash     fd52f0816c049b12
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cac81df4fe4bbfad
-#   text hash     dfc3118acbd0ef17
+#   content hash  6a350e03c6c839b9
+#   text hash     5c41d228643b1290
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

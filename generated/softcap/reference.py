@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1342adb6ec0bb6d0
-#   text hash     7e232b9505da88cc
+#   content hash  40e91b87d4be5983
+#   text hash     e2987f363c0c2577
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

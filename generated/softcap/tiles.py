@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7c12388786c806ab
-#   text hash     58c627a587742398
+#   content hash  dbba9538a241f93a
+#   text hash     1e2a9e8aa72a3842
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e1d32734dfe9cf81
-#   text hash     1aa683686b41c1af
+#   content hash  eb0e9881eacc9f20
+#   text hash     03ced7fae2777936
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

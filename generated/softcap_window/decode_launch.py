@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  668b939e5d5be02c
-#   text hash     56c839bc6d126f22
+#   content hash  50c33f009755a156
+#   text hash     656f177b1cebaa73
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

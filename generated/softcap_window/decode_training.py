@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e65e5a1b5cb1bc4f
-#   text hash     4be31a86141165e9
+#   content hash  bb8a15b43d865284
+#   text hash     570adb9faafce45b
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

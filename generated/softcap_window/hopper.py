@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f7d007d2be7171e4
-#   text hash     3bc459523ee4f564
+#   content hash  623e61773a7a027e
+#   text hash     7a7efe75246a8bdc
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

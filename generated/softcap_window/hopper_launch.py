@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  08efd61bd509cefa
-#   text hash     0c8858d2b6cb1857
+#   content hash  dc9f5da9d333e6f6
+#   text hash     f41cec153b6e7102
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  75e5b8cbd1cd8ca1
-#   text hash     1ac3ab16b489654d
+#   content hash  25d8d88df9445544
+#   text hash     5be701089e77a885
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

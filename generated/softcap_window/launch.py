@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7020cb668fff0d52
-#   text hash     348bc5056907d9f7
+#   content hash  528e2982b34ae731
+#   text hash     d3c7c71ff359d99c
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

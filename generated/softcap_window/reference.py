@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a85a37bb41539ed1
-#   text hash     405899fc2cc30f8d
+#   content hash  b8a989461d75579d
+#   text hash     49e22a037f920d02
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  34009ec09631dbd1
-#   text hash     a35c1cce7b71dc5e
+#   content hash  c4b1baf58c2b8fd0
+#   text hash     3e351b4fa4e739ba
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

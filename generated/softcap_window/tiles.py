@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cca75c1f72ff06c6
-#   text hash     a443e8ab8b153c02
+#   content hash  d48728639dc6d48d
+#   text hash     4e46352e0223d3c5
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

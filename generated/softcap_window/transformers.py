@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  06e502bc14daaade
-#   text hash     596a3a5c6b49723b
+#   content hash  43067884b423c2af
+#   text hash     d9b50368478024d2
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

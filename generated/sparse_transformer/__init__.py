@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fafc7ee85ca95538
-#   text hash     dd71356acbfd08c6
+#   content hash  bad1206f108db531
+#   text hash     6c62a2913ba1d657
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fdc02bad954df88a
-#   text hash     9152db32d839b63b
+#   content hash  462b38bf5f16b001
+#   text hash     b745a28b7a5d0357
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3c1f1c50f70a303a
-#   text hash     cde8ca0edb152651
+#   content hash  4434baca702a1d73
+#   text hash     dd90472ab0448eec
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3981d9403bda1aaa
-#   text hash     7488bd56de574e76
+#   content hash  69660c1643c34e6c
+#   text hash     2a4c2bdd4f073197
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

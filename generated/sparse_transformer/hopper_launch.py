@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  373364d7c5a486dd
-#   text hash     cc9e41c98d728bef
+#   content hash  deddffaa5e473e69
+#   text hash     b52b9603841c517c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

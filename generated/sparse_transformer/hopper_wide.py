@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d208c94285df7cdc
-#   text hash     5e4b791c290d5750
+#   content hash  647cfc7fee2c8cd2
+#   text hash     bf0be7898bfa3fec
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  73c3ab7aced8355e
-#   text hash     bfa18eb706383c4e
+#   content hash  913838b6e553267a
+#   text hash     cb370f50de1b64eb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

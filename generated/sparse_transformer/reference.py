@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b80058d3a627c560
-#   text hash     d403b5fed7a710fe
+#   content hash  db3a4036f54ccc69
+#   text hash     79993b242864aa8a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d29b2e5371ae87a4
-#   text hash     cf626e50e5fe7002
+#   content hash  4ac0fe43e6c95215
+#   text hash     0c52ea924a3801d0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

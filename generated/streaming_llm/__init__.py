@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  945e6f8715844038
-#   text hash     ca85cbf206df3c12
+#   content hash  a562729f1223351e
+#   text hash     f583f77cebba3d6f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  103b2210ae09f814
-#   text hash     6cd7022800bd42e5
+#   content hash  98a2f007f97941d7
+#   text hash     5094d47b8a4b1202
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

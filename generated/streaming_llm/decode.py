@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  87fca7ecffd4a60d
-#   text hash     40311865bc9cd930
+#   content hash  f6845b9f9a980248
+#   text hash     e5b7beea7ea5f53e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

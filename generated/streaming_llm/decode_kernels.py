@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4b308cf468865860
-#   text hash     aea2eb03995204bb
+#   content hash  57cbe9cd51ba6a12
+#   text hash     bb77a099414e4cbb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a3f8584938bd945f
-#   text hash     a6580236f6afe1ae
+#   content hash  f4a50152486e4fb7
+#   text hash     2d54c66f3a80c3f5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5fafeabcc133097a
-#   text hash     ec2678ed0c639bac
+#   content hash  cf2bebf1eb9fdcc6
+#   text hash     e89877318ecb4de0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ae2e6cc5d99ab9e7
-#   text hash     cf1413689ef7667f
+#   content hash  ac7a31226a3a78ac
+#   text hash     6d704320ce48c57f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

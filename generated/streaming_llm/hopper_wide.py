@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d2cd2441b26788aa
-#   text hash     7fc49182c2ba2eb4
+#   content hash  686c9a72f7e56f60
+#   text hash     723013047a722a4c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

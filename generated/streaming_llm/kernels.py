@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  20d27950dbd70db1
-#   text hash     9b5870c837a84b0d
+#   content hash  3812cdfd00d28174
+#   text hash     7483b4ba200266d0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5be124071293a1a1
-#   text hash     840d793577860f71
+#   content hash  be16af5faa928ee3
+#   text hash     70dcef0902f8e912
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

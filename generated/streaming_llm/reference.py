@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ed05d2d3570e4c8d
-#   text hash     c1aa564bbe42de2a
+#   content hash  4c191c4676e669e7
+#   text hash     3e5a397f0b8e5ae5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

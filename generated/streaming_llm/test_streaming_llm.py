@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  564e36144dbb0fc9
-#   text hash     37fea9ae41416b8b
+#   content hash  eeadebb6d870b59f
+#   text hash     f93e10f9d7b2987d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

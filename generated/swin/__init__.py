@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  133bf368b65b8414
-#   text hash     9e2b1af78049f4bb
+#   content hash  6de3504920ad9fee
+#   text hash     84549d3865bfea84
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

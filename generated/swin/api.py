@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  76865d98a1982e5e
-#   text hash     f23906bbbf05be30
+#   content hash  bb91b2f1ab86f43f
+#   text hash     68359a251a75cbec
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  21f3d7ff2ae11a36
-#   text hash     9eeacbc4039578b2
+#   content hash  f929b36334c51471
+#   text hash     ec2ff581a3a05129
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  174e2540f065bbd4
-#   text hash     2ac2a115f913885d
+#   content hash  4b325719fca526e6
+#   text hash     7d57c88dd8db042b
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

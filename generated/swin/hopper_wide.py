@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  65621b1258454961
-#   text hash     c1a701180061b454
+#   content hash  68264f62d3ff9201
+#   text hash     9ec84b461bb9abf2
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  78dd1da6245e67b1
-#   text hash     019dd057db2acdc5
+#   content hash  b2ff5333498f4ba2
+#   text hash     e4acd1437a25d53b
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b46a1e1fa6a9a625
-#   text hash     9aa76f69f64cd9cf
+#   content hash  3c325bea13a6ce59
+#   text hash     999dd2760f1001da
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

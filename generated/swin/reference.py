@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7f4ed0df5fe62afc
-#   text hash     163833d08d427432
+#   content hash  e414db84afa5b3f5
+#   text hash     25bbb53cafd7ac80
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  da6de83edf14904e
-#   text hash     50a86d4e2ad30cf5
+#   content hash  e33cb9773e6f7e13
+#   text hash     bc8be582eb81f3c4
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

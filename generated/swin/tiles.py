@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  123682ad79c4b822
-#   text hash     e1d89d1360f90e9b
+#   content hash  baba2ab04e28480a
+#   text hash     31e0298df2821f00
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

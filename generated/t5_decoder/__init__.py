@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  57cf1757604c8b12
-#   text hash     9fbdd5d6557bf620
+#   content hash  050c3c063c373238
+#   text hash     a7b442710c23eb74
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  93fea621a6a34a1a
-#   text hash     acca52db0d8d7b9b
+#   content hash  ebb73f78a733d78b
+#   text hash     4e87cdd243fe3893
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  376b76e3cb6d9fff
-#   text hash     7c4d644d2c1338f6
+#   content hash  6fd146b643d88959
+#   text hash     6bf55404aa04d615
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  465e5d3453e05f3e
-#   text hash     aeb0cb85d8f7ba04
+#   content hash  ec2080be4d6290ee
+#   text hash     e0c9ff5b820b90bb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d947d89d17b83fc1
-#   text hash     abdff64fe7127349
+#   content hash  280db1c336d472aa
+#   text hash     15db45840b39f63f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

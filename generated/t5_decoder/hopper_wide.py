@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  427006e7dc0bab82
-#   text hash     7179ff82c2594e2e
+#   content hash  eb5e483c0e27236e
+#   text hash     9454132056625121
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

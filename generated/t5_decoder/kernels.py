@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  83770cdfb7be858a
-#   text hash     0e58462d4995339e
+#   content hash  ea844d4375016680
+#   text hash     5d5f6e9ab48295fb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cacc91f9c103f1d8
-#   text hash     a8c43c8634054b9d
+#   content hash  1ed3e124be973c6d
+#   text hash     a4800ee446d16d1c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  72a3b08a850e7690
-#   text hash     9539c9b11df9f2af
+#   content hash  4d5375d5411b4090
+#   text hash     9a2ad283ffd55044
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

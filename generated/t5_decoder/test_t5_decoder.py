@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e2ea2f401cafbe3a
-#   text hash     3603794a2ebbab16
+#   content hash  28f9148fb5a0968a
+#   text hash     a07f3c106429031f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

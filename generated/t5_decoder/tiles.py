@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ff2dbb3118bf8b73
-#   text hash     844162605f4cfb2b
+#   content hash  60782ad30f54af7a
+#   text hash     238f7aea92db435b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

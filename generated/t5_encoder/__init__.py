@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  24bce6ea407c2a99
-#   text hash     6aa9efa0d2723012
+#   content hash  782c531873b25a70
+#   text hash     7e7b5947df53dc50
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6ce924ef0b76fb06
-#   text hash     a6819b96b133b399
+#   content hash  dc84328bf134de4d
+#   text hash     801b8463024cdbd0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a7281cf926b319c4
-#   text hash     8d578694d4f357ea
+#   content hash  855d82285bbcd2f0
+#   text hash     a244eb8791d59d06
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

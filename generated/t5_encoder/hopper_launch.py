@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4926d6847b6492aa
-#   text hash     1c3caf41972f2e54
+#   content hash  96604997dac5c42a
+#   text hash     43e44c70a90a02a3
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

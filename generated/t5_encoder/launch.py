@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7ee3bcedfe7b1740
-#   text hash     4c0584de09196ee8
+#   content hash  6d63bda02332e16d
+#   text hash     357c24932b64248a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ceff437889e97630
-#   text hash     fdcd98bfc1aac8b9
+#   content hash  37a7d7430ccaf36a
+#   text hash     aad8948cdf41ba61
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

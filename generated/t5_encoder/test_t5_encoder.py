@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  376f23dbf4c49e14
-#   text hash     b5ffcbbbf021c890
+#   content hash  adc5635001325c9f
+#   text hash     51089b625cce15ca
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  eca11a2c4eb46a12
-#   text hash     13c4bcdb79955c27
+#   content hash  c654aaf9752caf57
+#   text hash     0da05de52b77d076
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 
@@ -130,7 +130,7 @@ def unpatch(model) -> None:
 
 
 def _patched(model):
-    """The layers of a model whose bias is a table."""
+    """The layers of a model that `patch` has changed."""
     return [layer for layer in model.modules() if "attention_before" in vars(layer)]
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  43d6feb58328882c
-#   text hash     b35419792e4d9860
+#   content hash  dbc496ca2bec8512
+#   text hash     db8926f18c1dee0e
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e2028bc35df08424
-#   text hash     ef95e216d5defb2b
+#   content hash  d29d5052744b1861
+#   text hash     7c1809657a66ad96
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

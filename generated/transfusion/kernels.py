@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b93cbde520b90702
-#   text hash     1fe58a700c8e8fb8
+#   content hash  9ceb886658b0a547
+#   text hash     0c420c609b020c5f
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1bae572856f1671e
-#   text hash     7e1c5470cdb69aca
+#   content hash  c3a2beb99f4fb4b7
+#   text hash     1dd0b84edcfee9bb
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5505f92bfe9bc694
-#   text hash     851f68e9112b1468
+#   content hash  dd76ad3a55ea4bb2
+#   text hash     0c68833c07879d55
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2d77b6bee1d2f51a
-#   text hash     ec3e4f1ca0aabda1
+#   content hash  09cad980ecb5657e
+#   text hash     a6c438d3558c69dc
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  970770c9632c9649
-#   text hash     ec2cef926dca0702
+#   content hash  a04e33d7b6dcfc47
+#   text hash     a518be3051dad6c7
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8a2923ea922b19a6
-#   text hash     34ac8f48a6b064e7
+#   content hash  0a01d59ce44cb25f
+#   text hash     76aac6341e5ff5d3
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

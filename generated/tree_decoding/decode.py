@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  85b884349aec52ba
-#   text hash     16bf1baa0bd1bd59
+#   content hash  2b9d6d8207b71c8a
+#   text hash     3a8036558f448ed3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

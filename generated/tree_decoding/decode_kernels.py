@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3e7606d8d72d81c9
-#   text hash     89290939cd8e6210
+#   content hash  147bc07ef7a2aa9a
+#   text hash     dbef2e4dcc4cc221
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ed23e5ab3431b0c3
-#   text hash     6b61532337fb62a1
+#   content hash  b417d98865ddb10a
+#   text hash     5ec80ac5cd5b0681
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

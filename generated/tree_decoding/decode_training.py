@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  25fb1a84a2d0db1b
-#   text hash     ea2774fe9e094aca
+#   content hash  c62990ce9e3cb93f
+#   text hash     ab7356320e03635f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

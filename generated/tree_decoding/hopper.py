@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f10e98aa35f6aeac
-#   text hash     48c43e4b3b52b00b
+#   content hash  494765b0da0dfd47
+#   text hash     c8ec50323c86586a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  211ce9bac14ff48e
-#   text hash     be20eda777438a09
+#   content hash  06aacf64f90b9277
+#   text hash     8ec6d926fb7f08a5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5c07e211c8ba17b4
-#   text hash     8b44e2c2246c2c22
+#   content hash  e4dca7c1097261fe
+#   text hash     15dd414fb7f0b2da
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

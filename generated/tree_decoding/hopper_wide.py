@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a691487a156e9c20
-#   text hash     f442ec3a75ef9652
+#   content hash  bf9ad0dea181a51d
+#   text hash     982a9823f508f3e9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

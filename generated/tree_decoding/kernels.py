@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0cf291bc6f16f1e
-#   text hash     8b9debb0a11ad17f
+#   content hash  1ded4074504e5e32
+#   text hash     539d7b490aa78b0b
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

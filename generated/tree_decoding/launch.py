@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f275b0b20fb3bb57
-#   text hash     89dc308f5a0afbeb
+#   content hash  756bf48653354e39
+#   text hash     2126dfba897329af
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

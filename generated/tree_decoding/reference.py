@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bf012646b38550a2
-#   text hash     b7df472dc62beb04
+#   content hash  6118b3f0f784afaa
+#   text hash     6eaa0a444ea83f1a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f3767fe28dcc68d3
-#   text hash     4eeaca1402fc23bc
+#   content hash  f18a5f7019becd6a
+#   text hash     6e216ad64d593508
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

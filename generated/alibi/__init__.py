@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  00d388c4c5c513d0
-#   text hash     d7d94197603862fc
+#   content hash  47c5276b6d2dfc62
+#   text hash     36c27350def3795c
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9573f32a92072041
-#   text hash     ab5b1407002cb1cc
+#   content hash  c4f8c4636fbe5d72
+#   text hash     5d105a8ecc46ae0b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

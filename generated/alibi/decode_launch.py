@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  78a1986ebfe8b5ed
-#   text hash     9d533319ccbfcd20
+#   content hash  dd2f6642c2034ed7
+#   text hash     d841a9026acfa53a
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  05aa2999552bc5af
-#   text hash     52d1ddd0fd677431
+#   content hash  f201ffe61967fb31
+#   text hash     9983fc6f6030fdd0
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c3f38ae5dcc4f882
-#   text hash     0c5587d6769c7b19
+#   content hash  319e3bdce3f8c2ff
+#   text hash     5eb2bbb531192d13
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f2deefac50a7814b
-#   text hash     0b824e029745b229
+#   content hash  f94795db2a4ece48
+#   text hash     5aa023ac83efb432
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

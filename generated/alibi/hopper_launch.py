@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8184fc91e845ed65
-#   text hash     7e1a3e9fb4a12711
+#   content hash  e44e147cdc9afc0d
+#   text hash     cc544b0dfed2583f
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  11e613de0c394b65
-#   text hash     4f6008cefc05867c
+#   content hash  8d178c41788ea084
+#   text hash     1720d1e41fa6edcb
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

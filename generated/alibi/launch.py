@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8df1799f886e240c
-#   text hash     da8bb21ae9c6cd47
+#   content hash  3cf83b5e9c7a7134
+#   text hash     243aa5e0fc891dbd
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e3a1d51b9d311b09
-#   text hash     c5f0f5b100dd8136
+#   content hash  95287cbfb4b774b6
+#   text hash     164d65f0cef79f4d
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9b5c571d2876c90d
-#   text hash     9fe63dc2781430d6
+#   content hash  79ba6671860c4175
+#   text hash     920bc905b7f631f4
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  add3e1cdba0d574b
-#   text hash     5e9190face7bda0a
+#   content hash  9f1b79d0d1098094
+#   text hash     5b740ace24aaec9d
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  879f514c9d57df58
-#   text hash     5e966759f1086664
+#   content hash  da3fbe68094bdc06
+#   text hash     a8d96ca9b7814cee
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

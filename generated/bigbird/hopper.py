@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9667ead8898fc43e
-#   text hash     e992ab77b6a6df90
+#   content hash  5d6bd84854565e9a
+#   text hash     15d7baf83ddf6e32
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fe68f66a440c6b25
-#   text hash     9cc5ad1dd98f9433
+#   content hash  727c072459eb394e
+#   text hash     af4144351d92e5c2
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5dda6f5f6d88c905
-#   text hash     998916c2e7831b64
+#   content hash  54b6eae09ebf970b
+#   text hash     57187b33aeb3e23b
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

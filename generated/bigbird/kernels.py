@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e2223c36a8bae179
-#   text hash     d8b1901009da4299
+#   content hash  11e332b059dd04b2
+#   text hash     debaae443b738c11
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  93e2ec6db2a65988
-#   text hash     51240da9677413c6
+#   content hash  fca7b71942450891
+#   text hash     059a6e874184d129
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6b40f33aab9b1a45
-#   text hash     277bb8de0f711493
+#   content hash  c6a50ae25bb6315e
+#   text hash     131c414091ba1eac
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

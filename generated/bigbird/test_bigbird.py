@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3ba763039bcd5ebe
-#   text hash     0484fd3a967a5ec8
+#   content hash  aff25b0ecdaca6a3
+#   text hash     777bb1dd80824a1a
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c595119ba8c9f2a2
-#   text hash     66d2183ebafd07b8
+#   content hash  fdf3218e66831728
+#   text hash     7370a7fae3e81974
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a683a055ec4c93a3
-#   text hash     7f26f0a55ec3805c
+#   content hash  acab117ba70db503
+#   text hash     1dfdac1b752fd360
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

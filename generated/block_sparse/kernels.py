@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  623f41d5737770e9
-#   text hash     d44bbdec21202c3c
+#   content hash  de96d198e2059093
+#   text hash     a8fddbe837c3aebd
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

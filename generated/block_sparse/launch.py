@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ca3eb0d0d99a2bdf
-#   text hash     89bd712a03e7e68a
+#   content hash  5c196603bfb160b0
+#   text hash     8cc467289ac13efc
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f4d6688a0409f6b1
-#   text hash     429bea67a3b2f75e
+#   content hash  1e38f718294ca50c
+#   text hash     dd3741fb540cea07
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

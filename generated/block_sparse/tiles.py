@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3dc444da7ac5250c
-#   text hash     3707ab02b747aedc
+#   content hash  cd8ac89562b7df87
+#   text hash     00bbe65ece165b79
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a28466b8dba956e3
-#   text hash     614396eccaad9ceb
+#   content hash  405ab176b122429b
+#   text hash     10b382cba9736257
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  75f40ab4d858898d
-#   text hash     1b0b6c05ded805b9
+#   content hash  686309918f276455
+#   text hash     94321199c5aa767f
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

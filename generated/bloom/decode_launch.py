@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ffb9d4f226148ab1
-#   text hash     3ab844f408de5477
+#   content hash  1f045742becd967f
+#   text hash     dbc7923a13306658
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

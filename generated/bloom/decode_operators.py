@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  549e2831d40922de
-#   text hash     5bf0c6e3ee75aded
+#   content hash  ba96e39b2d5890b1
+#   text hash     41a3344c08a5dfda
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

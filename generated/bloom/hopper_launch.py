@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e2d04b27d74f6cef
-#   text hash     d167caa5ffe11b94
+#   content hash  979e847c5f78ebeb
+#   text hash     93bd4a52da8a0139
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  67e6ad5d041aae05
-#   text hash     51b29dc8260ca87d
+#   content hash  baf02fb6a4843cd8
+#   text hash     f9e9a410b5b1e861
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

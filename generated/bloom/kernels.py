@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  05b92ce2d77972ed
-#   text hash     1e2290d1a98e642b
+#   content hash  aedeaaab14f7ba36
+#   text hash     a5b9ab441406bd9e
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b79035fc6281ede2
-#   text hash     8bfe820e68099829
+#   content hash  b4de387763c14746
+#   text hash     891d018ed93af7fe
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

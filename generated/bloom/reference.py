@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d0b17e8c08ffafb1
-#   text hash     f3b33388cebdd3ee
+#   content hash  0f947fba9a65e145
+#   text hash     f92acf140bda4f22
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9591deac3f9c5f55
-#   text hash     6a194b8dd449e944
+#   content hash  6b2bd8238ddc2da8
+#   text hash     e1bdc483d925db3e
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

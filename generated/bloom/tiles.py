@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0f15a8aa7054d399
-#   text hash     396cc18f40ff275f
+#   content hash  6ec9fb93665e4603
+#   text hash     3270f4a9a592803f
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  624238f06912704a
-#   text hash     34e52ea5f70358fe
+#   content hash  ffb31f42860aabf6
+#   text hash     5ad6bfefb9129639
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

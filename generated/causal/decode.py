@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1dbbfeca026f7756
-#   text hash     8845a66d429622a3
+#   content hash  e693c46ed549e806
+#   text hash     103be5f949c1b4db
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c7c2f6a9e3b9bf15
-#   text hash     3c29856e0334ac24
+#   content hash  471f275f54a7767a
+#   text hash     01686bf4b247f71d
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

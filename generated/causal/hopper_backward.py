@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9901d7d4141c4ff
-#   text hash     c8ea93ccdabb7734
+#   content hash  a421cec8244cba8c
+#   text hash     d34d2164ae134c5f
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

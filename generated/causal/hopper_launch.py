@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fcc26e341cacd533
-#   text hash     4774d68ac031fe7f
+#   content hash  0302db61cfa594ce
+#   text hash     87e9721a9c01bb0b
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  64183eee3c3a5e03
-#   text hash     7e1f40243a7eb840
+#   content hash  204aabc68fb5abb4
+#   text hash     a15d9be9902937c7
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1a4260efe337036a
-#   text hash     8c7f3b684ee98ee0
+#   content hash  8a16e4021c12cad8
+#   text hash     bb241505cf299e6f
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

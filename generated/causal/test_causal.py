@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a7a84b7a5234cfd8
-#   text hash     7414f30e31947522
+#   content hash  4cac7417fe5c65c3
+#   text hash     77f8a90d1d42d5fe
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

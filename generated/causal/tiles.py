@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9f447c3a91019763
-#   text hash     8b0f4fa3ce324943
+#   content hash  481c60d43f4835ee
+#   text hash     fe72b7992ba24ed9
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

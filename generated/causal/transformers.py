@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f189127f601af2c3
-#   text hash     bfdb67606e88cf4c
+#   content hash  af963a98acca725c
+#   text hash     ee4fbeda9b43ecdc
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2296765c61159d87
-#   text hash     634ce3089605ea7e
+#   content hash  a53fc30e7600af48
+#   text hash     4fdd2078d1088318
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

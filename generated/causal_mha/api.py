@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2004dd506130cf9c
-#   text hash     9048c911d6eac609
+#   content hash  4b4e5b2a31a80750
+#   text hash     2bd8157be99c3989
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

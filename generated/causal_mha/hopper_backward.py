@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0d3a42904a2bb646
-#   text hash     3994c474a393455b
+#   content hash  76f87dfc478cc00d
+#   text hash     d3771bf0c11784fa
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ef9247fc0c1b92ef
-#   text hash     6d94c7a7a0fcca60
+#   content hash  d7deb12cbb4cb249
+#   text hash     e76f735dd2bb4bf7
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

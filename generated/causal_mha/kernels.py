@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7a14bad1d421d48a
-#   text hash     d4e0980a45a6a1f0
+#   content hash  191d5cbab1524065
+#   text hash     be6f0f6a1985c1a9
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f21d12771d2aaec8
-#   text hash     f39e0b574a54f2c3
+#   content hash  61a5ddc787b5f39c
+#   text hash     6677c01293c85789
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

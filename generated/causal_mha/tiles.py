@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9958cf4a3190e66c
-#   text hash     85473db68acccebb
+#   content hash  307f506dcd15e32e
+#   text hash     177c8a34c70e0d4c
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

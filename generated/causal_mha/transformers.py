@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d407c0165a7433ed
-#   text hash     47bb170e48f7d8b0
+#   content hash  1462fd72bd9f5ae8
+#   text hash     983e96fa8575e1a4
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  da7c70071216b947
-#   text hash     b1af6e1ac1f31d2e
+#   content hash  6649a1849f075d07
+#   text hash     6bcadaa7890907d4
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

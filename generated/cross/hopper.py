@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  17f8d642b7b71586
-#   text hash     53f46811cb15412b
+#   content hash  ec6d7d8101b5d2bd
+#   text hash     56cfef9c2eb1d102
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a7aae8de0a8ecc6b
-#   text hash     cbb8a86a08fcbfba
+#   content hash  4375474e15139373
+#   text hash     c6b1f146c0813989
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9f51bc83acd2d018
-#   text hash     95d26a8ffe646aff
+#   content hash  ecf44451f5285a07
+#   text hash     ea037c921b94f98b
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

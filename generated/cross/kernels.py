@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d75259d770cb3e26
-#   text hash     ec6deb9bba4d2ac5
+#   content hash  4d9d71a51c86e9c4
+#   text hash     6c0ed8c717539654
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

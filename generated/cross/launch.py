@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d2d4d0f9b8d0824e
-#   text hash     bd4ea92ef94b8a63
+#   content hash  154cd20949e393c0
+#   text hash     fde5ccb3f35a2292
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7108d0bd8f76af8d
-#   text hash     ae52b409431ec57e
+#   content hash  560191ad41450768
+#   text hash     7353cde8caede028
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  767cac3d2dc36829
-#   text hash     90b6de61ebd6df78
+#   content hash  de7b8d4f9db92697
+#   text hash     f6a72d7e0cb92904
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ff7ba610b78ce9f0
-#   text hash     7093f2ba889e3adf
+#   content hash  5dabc671e2d2f0a1
+#   text hash     9fcdf2e4e11abc6a
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

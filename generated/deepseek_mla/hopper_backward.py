@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b6e5116f637debe8
-#   text hash     c12774b1c37ff0f0
+#   content hash  04780c108d6d11ac
+#   text hash     7e37b69ab5ff76ba
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

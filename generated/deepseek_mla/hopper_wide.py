@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  76c63a5abb48694a
-#   text hash     6b95f4abb080907d
+#   content hash  9e90586bb207e4fb
+#   text hash     392bc8be4abfc119
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

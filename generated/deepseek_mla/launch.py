@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b36c8b06db844ee2
-#   text hash     376b5ca55d917947
+#   content hash  515b748ba4cf8c4a
+#   text hash     2c1233b8f7e465ff
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9f3d39216f0d40ee
-#   text hash     db3caa667fe509d1
+#   content hash  54687aa299af2f19
+#   text hash     da722dfebbd4c127
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bbfe09b805990a54
-#   text hash     4fe204eeec537f4d
+#   content hash  22ab3eaf22f098a9
+#   text hash     74615a1b4d62ce4e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

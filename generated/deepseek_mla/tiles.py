@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d90c447a385b9ab1
-#   text hash     59eabb9c40f4d392
+#   content hash  a69f0f5f0cc21513
+#   text hash     e4f521f75312a8fe
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

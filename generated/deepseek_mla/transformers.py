@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8181e3cc1a879b01
-#   text hash     949438842c1fecae
+#   content hash  90b81c4366f41bcc
+#   text hash     c3c3619b983951b6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f8ac5857bb3606ce
-#   text hash     55889d3ba9312b3b
+#   content hash  6c382adbf46ae24a
+#   text hash     a8548ffd1999f063
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  bad3468dc938b774
-#   text hash     bb1a97ac6bc8dbe6
+#   content hash  4845deddf5efea84
+#   text hash     e9617f76b351c275
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; its header has the other names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7f2c8cd3d269fb3f
-#   text hash     b4cf4f0f9d5cc1bb
+#   content hash  a6df95da52c96334
+#   text hash     17ba51a0048fddce
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ca2d0630b8895d3e
-#   text hash     422eec056089cc9c
+#   content hash  a8743dcfb6aaeba0
+#   text hash     354559ca3875c849
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

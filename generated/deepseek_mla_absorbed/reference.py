@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0c424efc82a4caf6
-#   text hash     6ef42bda66d9f9ed
+#   content hash  84189ae67b38186d
+#   text hash     6e6418f496a1e7fd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  63c8fd5a3414c96e
-#   text hash     34e1cde4cfc83d9e
+#   content hash  af13b7023c5705c7
+#   text hash     f06ae579cefc3786
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  36bfa0d1aefa6bb0
-#   text hash     bfa56578229e8c95
+#   content hash  e93309d3c9dda569
+#   text hash     5b78120616c7b5e3
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  514d0a309bccfd29
-#   text hash     e64a7f0612e7f856
+#   content hash  093786fab75693f7
+#   text hash     13e7aa9c16dc6107
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

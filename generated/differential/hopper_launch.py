@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ddfac85122a35bde
-#   text hash     870781ab112ac3bd
+#   content hash  700109e9c93f6abd
+#   text hash     c0c3ee6c065db42e
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  38e4c63051edc9c7
-#   text hash     8a91864caa1affd5
+#   content hash  a4ffc4994f7082e2
+#   text hash     83a47817e0d25023
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

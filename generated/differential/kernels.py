@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  200faea21a8e9c53
-#   text hash     0f32e63e9826c479
+#   content hash  8098e2d267578108
+#   text hash     935a68b927381c5f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

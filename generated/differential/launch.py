@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ac945c842aafb25e
-#   text hash     1f31f05b72b49e60
+#   content hash  8c6d08ff1a0194eb
+#   text hash     bacda659d554d51e
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e2fa258782f10bf2
-#   text hash     0def257fd054ec58
+#   content hash  31c40b95affb24c4
+#   text hash     aeceacfbb292c214
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  625a08a8f8b1a716
-#   text hash     46472ccefc6ad56c
+#   content hash  e435eb24d65563af
+#   text hash     74d807f51f2d98a1
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

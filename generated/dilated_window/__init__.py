@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ea9c227d521ba0f1
-#   text hash     1ba06c0f97b260d8
+#   content hash  1de8eba9e08a00da
+#   text hash     260164dc693b3351
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b53c9731b7ed36dc
-#   text hash     bb459415f96b369f
+#   content hash  e238f0909111a3ad
+#   text hash     e159c85d77ac3efa
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e84133e61a7db97f
-#   text hash     1548b69de1c8afc7
+#   content hash  e7f5f019600b31e0
+#   text hash     7aef8e860cdd9002
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5546d3ca6dae4f6e
-#   text hash     b063fde2063f71b5
+#   content hash  2bb6bd7cc0287907
+#   text hash     457f46494a9840d7
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  149013ac7c2b59db
-#   text hash     b9b2465735c300e4
+#   content hash  6a1b7b98ab29eee6
+#   text hash     1c3151f106f0bb8f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  86ed8e4f88101dbd
-#   text hash     18b2b9d1a4836e4e
+#   content hash  3c4d426d7c045636
+#   text hash     c791a530d1048251
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b3ba963035059fcb
-#   text hash     50272298a80091ab
+#   content hash  635c87a33ddd986d
+#   text hash     a153eab793c5390b
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  889957f347107d2e
-#   text hash     0527644f5b8e1fe0
+#   content hash  b33773aef360a3c2
+#   text hash     7fde07a6e64d2ce6
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  dfcd8871831d6400
-#   text hash     335fa09c4808ccbc
+#   content hash  3cfdbcf148ee33fb
+#   text hash     3c6715045b84efbc
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  dfdfa1691dfdbe76
-#   text hash     5e9ec7f11c2ec5e5
+#   content hash  6923d749b424fd6c
+#   text hash     d6360ec89d01682b
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

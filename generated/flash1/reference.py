@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7a14f08d373a8dd1
-#   text hash     d7817c7f753dedfb
+#   content hash  bbdeffbf43f26ab7
+#   text hash     34f700529729b5f9
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

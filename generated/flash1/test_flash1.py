@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0e2ec1b8741ad177
-#   text hash     cb7679bab16ea977
+#   content hash  9f89f94cb7601b77
+#   text hash     bfe2e8e78ab9ee2b
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

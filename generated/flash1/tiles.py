@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9d26692ec667aa20
-#   text hash     ac054fde6a02147b
+#   content hash  ca77be196463949c
+#   text hash     e4335c2db5bfbc47
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1a2f8826ef2ace62
-#   text hash     5b2f102b2b7d8b5a
+#   content hash  b11c68ce9895c74b
+#   text hash     a2b08fb482541c9e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

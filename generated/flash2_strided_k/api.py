@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  155f34296140834b
-#   text hash     812c6e2bbb23423a
+#   content hash  6de7cfbfb581af46
+#   text hash     bb5ca3b3f9cb66d3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  31c922a91f032c7d
-#   text hash     495804bf47a31d5f
+#   content hash  eb2d63ba3bfdf8b8
+#   text hash     1efe4c3f88bc1962
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

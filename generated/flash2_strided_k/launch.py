@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  10673aa955b84cbd
-#   text hash     24996a144128a2c7
+#   content hash  7d60dcf0421d2b2c
+#   text hash     884c0b6343a7c211
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

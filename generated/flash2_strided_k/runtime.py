@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  cb517fd1c558d64b
-#   text hash     dfb6f88e9f3e7ffc
+#   content hash  c94ded4045e446cd
+#   text hash     80a1f9a4e0c152e1
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -20,6 +20,7 @@ import bisect
 import collections
 import concurrent.futures
 import contextlib
+import contextvars
 import copy
 import functools
 import importlib
@@ -200,14 +201,17 @@ def keep(known, key, value):
     known[key] = value
 
 
+only_portable = contextvars.ContextVar("only_portable", default=False)
+
+
 class LaunchCache:
     """What earlier calls computed for tensors of some shapes, so that the next such call launches at once."""
 
     known = collections.OrderedDict()
-    portable = False  # whether no call takes kernels for Hopper GPUs
 
-    def __init__(self, reach):
+    def __init__(self, reach, portable=False):
         self.reach = reach  # how many keys before its own position a query may see
+        self.portable = portable  # whether its calls take no kernels for Hopper GPUs
         self.unreadable = None  # indices of tensors from which tiles cannot be read
         self.tiles = {}  # by kernel
         self.launches = {}  # by kernel and tile
@@ -219,10 +223,10 @@ class LaunchCache:
             x if x is None or not isinstance(x, torch.Tensor) else (x.shape, x.stride(), x.dtype, x.data_ptr() % 16)
             for x in given
         ]
-        key = (name, given[0].device, precision(given[0]), reach, cls.portable, *told)
+        key = (name, given[0].device, precision(given[0]), reach, only_portable.get(), *told)
         cache = cls.known.get(key)
         if cache is None:
-            cache = cls(reach)
+            cache = cls(reach, only_portable.get())
             keep(cls.known, key, cache)
         return cache
 
@@ -421,7 +425,7 @@ def launch_on_hopper(cache, tables, name, launch, q, v, keys):
     """Calls `launch` with a tile and a module of kernels for Hopper GPUs if there is one; returns whether it did."""
     best = cache.tiles.get(name)
     if best is None:
-        best = () if INTERPRETED or LaunchCache.portable else on_hopper(tables, name, q, v, keys, cache.reach)
+        best = () if INTERPRETED or cache.portable else on_hopper(tables, name, q, v, keys, cache.reach)
         return launch_first(cache, tables.__package__, name, launch, best)
     found = len(best) > 4  # tiles of portable kernels have no module
     if found:
@@ -431,12 +435,12 @@ def launch_on_hopper(cache, tables, name, launch, q, v, keys):
 
 @contextlib.contextmanager
 def portable():
-    """While this lasts, calls take portable kernels."""
-    before, LaunchCache.portable = LaunchCache.portable, True
+    """While this lasts, calls of this thread take portable kernels."""
+    before = only_portable.set(True)
     try:
         yield
     finally:
-        LaunchCache.portable = before
+        only_portable.reset(before)
 
 
 failed = set()  # tiles and modules of kernels that failed to compile or launch here

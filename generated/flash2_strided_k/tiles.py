@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8a44a089aeeef72b
-#   text hash     c456fd43cd6854a7
+#   content hash  f2dd1f5644cdf13c
+#   text hash     08ba769155094b11
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

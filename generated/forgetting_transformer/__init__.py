@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ab3b1f6ea1e151b
-#   text hash     e6a471aecb573bbe
+#   content hash  4f58b5ac0f63edde
+#   text hash     03fb4e59e4f338e5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

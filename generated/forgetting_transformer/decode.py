@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9f000be1d91b8ab1
-#   text hash     acb57712c98da207
+#   content hash  baaba5902fb31b25
+#   text hash     62ac1aff41d889b7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0409aa18968e9770
-#   text hash     8eea6bd197b5557d
+#   content hash  85aa72d60eff9070
+#   text hash     236218d77819afd4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  29407b8bef6d633a
-#   text hash     9ba3c5b104cdbb14
+#   content hash  a4cc1725a76a7ac8
+#   text hash     8edecdb39788f8aa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  52ac8f95c9ae9a54
-#   text hash     c46a9789db03ec99
+#   content hash  a810a597863906cc
+#   text hash     5399f9d4a479e027
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

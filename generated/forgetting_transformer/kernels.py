@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e29d7d0eb372f1e7
-#   text hash     c2e26f52f34ac662
+#   content hash  ca0705fbf6caa880
+#   text hash     40d6aa1b534255b6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

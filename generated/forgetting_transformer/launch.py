@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d80b7da3d33ecab0
-#   text hash     f89047bb41d5f99f
+#   content hash  f87bde19612a4759
+#   text hash     7742267883209dac
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

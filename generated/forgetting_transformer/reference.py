@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  33b1e9bbfca57f73
-#   text hash     601689aa6712b2b1
+#   content hash  8d814890e6898cde
+#   text hash     c3c3ae6a0ee81359
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

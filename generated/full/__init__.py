@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  847e778ec889a472
-#   text hash     2a465485359d3842
+#   content hash  6ccaa58656b5872e
+#   text hash     1f06af1cc6d7f329
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

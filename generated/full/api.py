@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7f6fae2b24e1ebd6
-#   text hash     ca4153e0ddb47c56
+#   content hash  4c9d9ac24c510236
+#   text hash     5b547028b87375a7
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

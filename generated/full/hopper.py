@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  eb1b78f24d63e1cc
-#   text hash     ec1f2a9bbc5f5134
+#   content hash  86505b16f8cfa561
+#   text hash     f921b4242f3ebb55
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a18928db4d7024e7
-#   text hash     86a0f734ebace090
+#   content hash  70543d06251ecbc3
+#   text hash     74805f1505d5d253
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

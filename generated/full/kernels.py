@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1b60cd4bfae494ff
-#   text hash     047aff21dd892720
+#   content hash  47e512f22182e9f3
+#   text hash     b5cda8e972b93221
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

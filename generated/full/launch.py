@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  03c0b455ca3f7f88
-#   text hash     9045c386ea434654
+#   content hash  0bba09b0eeaf1378
+#   text hash     0443cdf13f84a754
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bbd368c7f7be87e9
-#   text hash     8edfeda1ecd0bd00
+#   content hash  ca949c507c7f9ab5
+#   text hash     9bb93d0f2634e925
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  34be0f06b7eee59e
-#   text hash     88f119bef5f71c8e
+#   content hash  72b1edb8cad91fda
+#   text hash     321809199d0f8b6e
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  939056b0565f97b0
-#   text hash     7df55549392d33f7
+#   content hash  3bd16c3d158c804e
+#   text hash     52cc2c9952b76b53
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  68fc6fc89fc06e7b
-#   text hash     05fc1f7c42664232
+#   content hash  34978102128c4f93
+#   text hash     d9e3334c69b3ea45
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

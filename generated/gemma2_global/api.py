@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  49fc5d9db1f2949c
-#   text hash     f5586f031d84274b
+#   content hash  f5b3344d6781ce84
+#   text hash     8987952da40eb3fd
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7fe6b29f6f1fa6db
-#   text hash     fc8f9dc6decf6fed
+#   content hash  824126a7f76f43aa
+#   text hash     19bc9181745ec970
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

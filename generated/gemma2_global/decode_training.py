@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  da1e5a4cad473ae7
-#   text hash     fc8420005cb5a0ef
+#   content hash  45b39614f643cf2e
+#   text hash     aad072c8a7cb7ecb
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

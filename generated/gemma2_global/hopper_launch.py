@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a62054d065730021
-#   text hash     c4dc824b9df3d8fd
+#   content hash  0ac6419eb7732e37
+#   text hash     d05767e6405f61bc
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

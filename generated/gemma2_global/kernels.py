@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cd79ec851a5d329e
-#   text hash     b1eda3b22cd29357
+#   content hash  5c845e3cfd7304e7
+#   text hash     6db3aaf84b90124e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2caf4d44edf9b9ba
-#   text hash     74810d5e301b8133
+#   content hash  8e152001ae072e72
+#   text hash     13a0abb5286fb997
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8f4c4f18b54690dd
-#   text hash     f80c5c4840c8681d
+#   content hash  52b0acca8f01df0f
+#   text hash     9f51b5322af2665c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

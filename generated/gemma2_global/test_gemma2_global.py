@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  49c92fc7c1f7b143
-#   text hash     79f4f64748852152
+#   content hash  7a9f97615e4bdd7e
+#   text hash     93c18b3950163508
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d897f2cd3fed1794
-#   text hash     fade39fda8375574
+#   content hash  187c578c356b782f
+#   text hash     f820047bfdf59abb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  19abaa6deefa9297
-#   text hash     ac5069dec9176ea7
+#   content hash  19c25496c601a22b
+#   text hash     336d857a3a740de9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

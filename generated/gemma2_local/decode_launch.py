@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4dde1fd42b69ae6e
-#   text hash     172cfbb8ec63326a
+#   content hash  bbe4d1dba60a1bd2
+#   text hash     abbb96515f7b55a9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d196bcf5a20929c3
-#   text hash     9dbda4e102e09166
+#   content hash  cfc15e20967e70cb
+#   text hash     023cb1b2fe140d17
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1a9bb9bdfb30abed
-#   text hash     46fdf64c3b23984f
+#   content hash  70402edf9452f6aa
+#   text hash     278d0801a1c16a25
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8ce2477d2f815979
-#   text hash     859ab253d33ef165
+#   content hash  54d2702208c8f47d
+#   text hash     fc38503ee47d2f87
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

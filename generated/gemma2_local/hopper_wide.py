@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  77ebe503681393f5
-#   text hash     a788ddd707fb0886
+#   content hash  be47792e3b3616a7
+#   text hash     bc60e7b1168fb7d4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

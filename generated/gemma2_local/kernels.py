@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a50d5ea01727a270
-#   text hash     191bf7239f309912
+#   content hash  c49cd0aa0a543a22
+#   text hash     9ec8a34ff36a7b64
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  21da1bafa4455960
-#   text hash     07be3cbacbd2c346
+#   content hash  fd03780b4fcae16f
+#   text hash     590acd0d4047d27a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  243724f09f650dcb
-#   text hash     2fd83bf039f00ef1
+#   content hash  2fefb19abea464f6
+#   text hash     570c561ab97272d3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

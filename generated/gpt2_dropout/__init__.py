@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  134af3ad6c331187
-#   text hash     48dc093d0ea270ce
+#   content hash  91c7c562bb91c1ac
+#   text hash     d344fec90fc295c8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

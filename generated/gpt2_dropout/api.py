@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  963cec89cc4cae13
-#   text hash     38f8003b897bed70
+#   content hash  943b74ab1f6f1ca4
+#   text hash     da4721941f525990
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

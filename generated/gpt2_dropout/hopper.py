@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e9cd200565f1a0bb
-#   text hash     b5dea3c170c940df
+#   content hash  8e613c9f98f9fb0c
+#   text hash     45aced5590b0c792
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

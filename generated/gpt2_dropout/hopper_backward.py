@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  80dde9857760c439
-#   text hash     501d94bb451b89a5
+#   content hash  da81e3df2a1dd06f
+#   text hash     8e941be7287c799d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

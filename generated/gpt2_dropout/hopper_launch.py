@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4bfa7d1d0e8d807a
-#   text hash     6787260a8bf33b76
+#   content hash  c86bf73c766a96be
+#   text hash     c493cd4959065f53
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7d5ccc088089cbc0
-#   text hash     c921896f966c4e6c
+#   content hash  43b2d85476fd948f
+#   text hash     b64d963cae86606c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

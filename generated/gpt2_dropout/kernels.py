@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  84634e4b7d81d340
-#   text hash     cc60d9d473a5f0d9
+#   content hash  bcf0f22d7760a8a1
+#   text hash     60367ec4caec731b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

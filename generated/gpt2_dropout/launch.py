@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ae43f8818329e353
-#   text hash     12b55b57c0277e81
+#   content hash  8695071f0087a4a3
+#   text hash     5da7b62ea9478b0d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

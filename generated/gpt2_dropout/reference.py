@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cba93e5dee8f6140
-#   text hash     c1745d7a56ac5879
+#   content hash  55127997926694a3
+#   text hash     4f2f08790bf62d56
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e8677b6914b7db37
-#   text hash     a97e5ea3b4a80398
+#   content hash  23f9e3777db6907e
+#   text hash     4e32e5a7df21c285
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b4eacdf202f3a06b
-#   text hash     a0b26442cffaece0
+#   content hash  cc3aceae75f6a853
+#   text hash     f4db8596a50d6502
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

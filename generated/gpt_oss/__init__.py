@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  526601e5fc2ccc7f
-#   text hash     a6b00ec63bd4ec80
+#   content hash  9ad82851aac7f05d
+#   text hash     f1ebbd79f24a47f6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d932eeb0fdf65403
-#   text hash     c304d5bb31e5efaf
+#   content hash  daff152070d719b0
+#   text hash     d21e5557bf71aee7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3749a09ab832ac52
-#   text hash     409f2ddfa790e188
+#   content hash  13ed95352ab26175
+#   text hash     87f9bda316b88a34
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5454269b418ebb6a
-#   text hash     83dcbcbb7065fd55
+#   content hash  a3a8b3e7d90a7cc2
+#   text hash     548104e0fe5bfd3b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

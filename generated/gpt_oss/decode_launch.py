@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f90db85338495a1a
-#   text hash     63cb8e1e740832d7
+#   content hash  93833f1ece7ee332
+#   text hash     00175a51faa0fb9a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  610edc945ab96954
-#   text hash     a8cebb84a60774a7
+#   content hash  724a97df4373d21f
+#   text hash     8a72063bba8a8d2b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  03b9eb72462a46d4
-#   text hash     a3e25f5845e3c7a0
+#   content hash  41c8d81f3d43ac66
+#   text hash     e4e6b9c7b6eda21a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  686c299e55326ff7
-#   text hash     ee7b9f0738f5ec88
+#   content hash  f3bc0bcba00a7d31
+#   text hash     1fb401abe3860057
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  670780f48e58a1f6
-#   text hash     0e098aef4436bdee
+#   content hash  17798f17375ffcd5
+#   text hash     3b86485232e29984
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

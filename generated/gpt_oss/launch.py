@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  60b9b71a69dcd2f8
-#   text hash     5030699627a00601
+#   content hash  5749162bd3bcb2a7
+#   text hash     b732caf60f359fa8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

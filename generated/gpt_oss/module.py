@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d0293cca7777f2c5
-#   text hash     ddaa9db0cd5bf9f9
+#   content hash  ecf6a46fdf82e759
+#   text hash     af575b27de0c9df4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

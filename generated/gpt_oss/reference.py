@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  168aa377f6d7308a
-#   text hash     4a1fe63d9554491a
+#   content hash  fa74726245799831
+#   text hash     fa3ef24ce1e5a855
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e1f2761ce5c5d8d6
-#   text hash     c28c7aed0dc3dd1b
+#   content hash  b425df72d57ae637
+#   text hash     20afcce808b76374
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a7f41ffc3b038cea
-#   text hash     7c1bbc480a4657c4
+#   content hash  08bf47766bdefaa4
+#   text hash     cba86f61e286cd37
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

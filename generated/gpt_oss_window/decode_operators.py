@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8d9cfe742fc885ce
-#   text hash     7bff76c4ae9e3be2
+#   content hash  38a726070c805356
+#   text hash     f185ceaf84fba8ea
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  61c7f8d9a2a33975
-#   text hash     1fb5d4184085f528
+#   content hash  2fc5b0ae07a899cf
+#   text hash     2ebcaa3ed8bef4a2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  71b27000fe4e56fb
-#   text hash     21c8c76cc493382b
+#   content hash  3be213581d852f34
+#   text hash     cdb2f1e67be52cdf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

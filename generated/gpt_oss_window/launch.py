@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  24c4b01c81aab117
-#   text hash     4ad44b88d85f8ecf
+#   content hash  bce50fdc6c1ea95b
+#   text hash     2cbc469feb1031a7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9378836efedd92c8
-#   text hash     db4ce8f75025ea3e
+#   content hash  c44657f1ca79de5b
+#   text hash     7d2526a9e1a39154
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

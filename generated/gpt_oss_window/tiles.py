@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0773a3390ed75a6f
-#   text hash     61f5c210d4c36cc3
+#   content hash  c5e540ce15af2c19
+#   text hash     9cf42a10f522975e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  99be5993f9e3315d
-#   text hash     791c65dbd55540d3
+#   content hash  3eefddfc53daca6b
+#   text hash     fc20898a6a810a02
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dd257543e2ade5ca
-#   text hash     cb9216c74dd9ef22
+#   content hash  0851bf6956748237
+#   text hash     d8bae52a3da41cd9
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

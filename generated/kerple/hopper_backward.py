@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  07780af7cfeaba8e
-#   text hash     c694a9721db2b9f5
+#   content hash  6dfa01d52ebafa09
+#   text hash     ae6fdc5c565bd5c9
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  504cf45d0d67ec6e
-#   text hash     032ad62cb56d80aa
+#   content hash  9585c49c8e53f983
+#   text hash     09f6bbc2c9329454
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

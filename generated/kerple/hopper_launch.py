@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1a94ab3ede0d4bbd
-#   text hash     8e69d44a615e2e31
+#   content hash  4b296d20151d4e26
+#   text hash     326aedcd4a19de3b
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

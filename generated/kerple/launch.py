@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d4830b9aac366fcf
-#   text hash     42ac32c40bbaabc9
+#   content hash  10b2957aaabd2699
+#   text hash     7575017af3a18081
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

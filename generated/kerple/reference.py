@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f557ddf68310b177
-#   text hash     1296b7370fa76aee
+#   content hash  4ca2210b2cef82f0
+#   text hash     91da695c13608fcf
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

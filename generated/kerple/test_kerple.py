@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  41b8ffa4b0f3f221
-#   text hash     1e4b33d85fa37710
+#   content hash  2ead0c1a9cb5f6bc
+#   text hash     8927f53f64daffeb
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

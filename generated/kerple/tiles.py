@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2f1352215b09d653
-#   text hash     b0845163b5f95938
+#   content hash  0942789d3e502d36
+#   text hash     ee4a38c653e7a291
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

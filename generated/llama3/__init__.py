@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cfdc679f2bc8bf3d
-#   text hash     10c56e3ed192c38a
+#   content hash  1d73833a7ddecfc8
+#   text hash     9981435dfeb390e7
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7fcd41be4090dceb
-#   text hash     97e6484e0f74498d
+#   content hash  b9af0943fd5c3975
+#   text hash     f2662cf00ac4f7ef
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

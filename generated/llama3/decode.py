@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cbd63bebc523f7aa
-#   text hash     6f77e3fa1f5e7285
+#   content hash  68233ee0932fb1a9
+#   text hash     656c60c3b6d2ba54
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

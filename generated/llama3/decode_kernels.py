@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  17ed2f0b6cdf7ec9
-#   text hash     0ad82b827466c28a
+#   content hash  ee0000203fc20bf5
+#   text hash     f1539e1a1bcab7df
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

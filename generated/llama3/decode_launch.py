@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c839ccfd8624af45
-#   text hash     12a3e5b925128fcc
+#   content hash  bb24519f7c1e7ac0
+#   text hash     1120510de171ec01
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7738e64a5884d757
-#   text hash     3485a758fc8689c3
+#   content hash  cae6ed37baac2e11
+#   text hash     53a3cef3554e7b47
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

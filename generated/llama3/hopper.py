@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0916109f89988b32
-#   text hash     9c2c2a5314a09818
+#   content hash  e487f88ca36dfcd0
+#   text hash     8546888dd3be3e55
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b5b7a9647ea1ed63
-#   text hash     141c02a148f9ca32
+#   content hash  3cc6539e6700cd99
+#   text hash     ea270e2847babc89
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  119e584d61086a39
-#   text hash     64bbf456611d768f
+#   content hash  4067b9ffc174a4bb
+#   text hash     5902faba61316163
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

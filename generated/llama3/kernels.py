@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0fce725bea3bfa93
-#   text hash     2f2c3c927b12e093
+#   content hash  01f2860c92b12e4a
+#   text hash     94a4387845eb305c
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8d909556f7e71fcb
-#   text hash     40c08c945a4019b6
+#   content hash  a1246d29b8525c89
+#   text hash     160e4dda800751d0
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

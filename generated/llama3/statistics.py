@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1610a73f4fd5a3f7
-#   text hash     b31ca79aec0cc159
+#   content hash  7fe8b6cd9f1819f3
+#   text hash     48ed6a4ffd1ba052
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

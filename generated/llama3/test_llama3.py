@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fc9dd36777551820
-#   text hash     59ab8bde6e53e2e7
+#   content hash  52f9bf4c3fcae973
+#   text hash     557081a64669615c
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

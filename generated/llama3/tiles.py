@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  66230fcbf2c8d202
-#   text hash     a51ef9937f2a307f
+#   content hash  102c5e576c3ea185
+#   text hash     e2caa3d70e0ee8c6
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

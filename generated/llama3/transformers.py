@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  146e44499ee6d6d8
-#   text hash     90b97b0bf9d657d8
+#   content hash  7d16ab05e3e4f3c5
+#   text hash     90a55156a3d5c7c8
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

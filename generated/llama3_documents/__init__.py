@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  43ea411408ba130d
-#   text hash     75c3757d5cb648ad
+#   content hash  e3ef7f4dbc034f04
+#   text hash     c56630d4bbe0cda9
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3ac06a36d0ac0c07
-#   text hash     c2bc2b123503d440
+#   content hash  00d512d498034de7
+#   text hash     7aa1fadb57cecb5b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3ba7d9392cd141d5
-#   text hash     68c864db9930c591
+#   content hash  f716299e53dac5ba
+#   text hash     988479bf4aefa25d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5692d0db9b91fa75
-#   text hash     38b42d16c7591883
+#   content hash  9114b5b70e3d1641
+#   text hash     3ba1df0ffe552009
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c645a786fc985d79
-#   text hash     87e7aea3de8c6ee5
+#   content hash  26b985bcc25ad2f5
+#   text hash     dc02080f50d18768
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

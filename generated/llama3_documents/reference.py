@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6883ff3c027b23aa
-#   text hash     a2e5dd994c851e27
+#   content hash  fc75422918258a21
+#   text hash     5c7a23e62d5b807f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  97a4ffbc77059260
-#   text hash     f96054e4e5ba65cb
+#   content hash  fca4fa710f44e0dc
+#   text hash     aa6d532610cc2472
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

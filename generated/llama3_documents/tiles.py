@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d5cba17a5d3bee08
-#   text hash     c81d42b5a99ac921
+#   content hash  5820a717b76fe3e7
+#   text hash     9c02baaaa9238af4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0eba14ffe9c48dfc
-#   text hash     7372641589304b4d
+#   content hash  1933b241e88a52f7
+#   text hash     020ff6c7b94c243c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

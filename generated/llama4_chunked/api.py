@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f11d45efa7011ff8
-#   text hash     0df601a4d1200737
+#   content hash  a0d2fdcba4747117
+#   text hash     d493413a9374f8df
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

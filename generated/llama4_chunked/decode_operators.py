@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e0ec125e8c8f42d5
-#   text hash     3256d20f0f99224f
+#   content hash  f2074b739c0e8715
+#   text hash     d5628f3244b67393
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6f931aba7a2bf5b7
-#   text hash     b1e9dfb7f17ef6a1
+#   content hash  683800460da672e6
+#   text hash     058b3ade6a1bf232
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

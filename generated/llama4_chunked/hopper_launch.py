@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ba26b445c094082e
-#   text hash     8563d8255ce915fd
+#   content hash  023a25b53fc4a7d2
+#   text hash     2511c3e21a7716c2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

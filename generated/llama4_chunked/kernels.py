@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f22864f0c1c3da88
-#   text hash     f479df3dff5cf409
+#   content hash  01b4c314f332681a
+#   text hash     8ff29768c81f45d5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

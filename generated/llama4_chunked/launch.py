@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  43b20e5d6a95bdee
-#   text hash     38ed616fc6925684
+#   content hash  fe638311fceaf5cc
+#   text hash     a2a5e0c9ad7f1473
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  522d070f0d011ab1
-#   text hash     201e64363bd5c007
+#   content hash  abc5f6ef55b44cf0
+#   text hash     751d445340293270
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

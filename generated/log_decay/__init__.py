@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  24a028d2f60216f3
-#   text hash     d7130fa1d2c829e2
+#   content hash  ae60d03edef58ac9
+#   text hash     573a29df0c42d764
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bfa6ffd30bcff2ac
-#   text hash     ad899aaad610cc87
+#   content hash  73568136e1fff32f
+#   text hash     2c6db242d14a3cb2
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  977c14d33b023a29
-#   text hash     ee7f71d8fc3de283
+#   content hash  62d4993b0649c3f3
+#   text hash     9baf1c57b50927f3
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

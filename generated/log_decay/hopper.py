@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6d1a5ca5b7b8b63f
-#   text hash     a3530bc38f16b7a5
+#   content hash  0c329c9a9154ec31
+#   text hash     a1ed394a63c5805d
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f4184b487016dd23
-#   text hash     42d69827c0f31638
+#   content hash  9a0e966fc9bea2f6
+#   text hash     05ab74897bda3a9a
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  07cdcfd10e096102
-#   text hash     1d164cab1b8f36bf
+#   content hash  346d12263de7e1fd
+#   text hash     cd56a85246747f4b
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

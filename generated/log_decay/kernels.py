@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2a1d68e22a3151af
-#   text hash     222b5b111eb4cd81
+#   content hash  fefbce3374cd4069
+#   text hash     828e3d390824ffe2
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

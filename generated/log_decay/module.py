@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  392232622c3b5510
-#   text hash     a626676b254b16bc
+#   content hash  4f55b90248c23bf4
+#   text hash     e2aebd5af4d1dd67
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

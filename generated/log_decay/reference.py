@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2783b217653e67cf
-#   text hash     17005f6810c7c48b
+#   content hash  0573cbe8be8d7a11
+#   text hash     4ba380999d60b285
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b94986e8d52ef794
-#   text hash     3a54d6a0cbd51407
+#   content hash  97ec7aa2dbd43d55
+#   text hash     4ccf4013c49ea261
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8775635dc07e0eee
-#   text hash     4ca03574644e3b4c
+#   content hash  5f1c39e3524e2242
+#   text hash     c51278f018983043
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

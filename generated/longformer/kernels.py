@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cbc20bca621f1909
-#   text hash     37a41001cd4bf8b8
+#   content hash  34120f56e73b17d6
+#   text hash     e880a261664b2142
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  77f4723da7952e42
-#   text hash     f84f02cad8c8f0fc
+#   content hash  6c0a3ccacaf8d5f1
+#   text hash     37f7a618c22781f8
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

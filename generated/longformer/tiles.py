@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  32a38f483e5c0e69
-#   text hash     61724e5ebbf45c80
+#   content hash  290063a53442499b
+#   text hash     faa091a5b2633f02
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

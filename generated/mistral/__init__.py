@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  694d6393d0bf0e6b
-#   text hash     421cc4349bbd88ce
+#   content hash  cfa78b5013290946
+#   text hash     724e78059ed58441
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1ba4ce94424a9cbf
-#   text hash     1a91f205e96f1c6e
+#   content hash  75503597e6deb526
+#   text hash     698eb03a01e3b7bd
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8e419cab03ed879e
-#   text hash     83c11b97baf68b65
+#   content hash  1a07ddc627207283
+#   text hash     8149a815c2bda4ce
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bcbe6566a189467d
-#   text hash     112f4a797e15c096
+#   content hash  91a264e73cc00623
+#   text hash     a6f95c7434141504
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9bfbdba49b2fc3c5
-#   text hash     8e3eb60ad1217940
+#   content hash  08453c625c826e93
+#   text hash     fa02e9eec0dbf550
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4439e5addf966ede
-#   text hash     2d48995a084fd1a5
+#   content hash  a53350e69e2ddd5b
+#   text hash     99e3b69bf68b1763
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0bcfede378d557be
-#   text hash     f757e720416c41d6
+#   content hash  e81a8d1dcf47fb15
+#   text hash     c284725e32db5cf4
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

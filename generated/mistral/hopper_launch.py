@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3e3b129a4ce4d461
-#   text hash     18effd69ce79cc5f
+#   content hash  abd9527fdca92d8f
+#   text hash     daf3b60ab53a09ce
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fa63e83fdca7cc55
-#   text hash     57b68209407261bd
+#   content hash  47aa4d1e9c5fa968
+#   text hash     e70d8db1a2ee64e5
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

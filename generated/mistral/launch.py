@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  acb8e1c653d1d8ce
-#   text hash     352a59b157a455f4
+#   content hash  c64e086a3a5f171b
+#   text hash     56298ee12ccf3aba
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6fdac20a992375f9
-#   text hash     f9157f0824267806
+#   content hash  bf2fabfbc8e66f31
+#   text hash     61797e7d831339eb
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ee4543e91b881ef3
-#   text hash     63d09812a2c0bee2
+#   content hash  826315e189e5d602
+#   text hash     e9ace02a9eb00a7d
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c9321f0ae47076bd
-#   text hash     721da98b0fdfb6ae
+#   content hash  647a0bdaafc8526d
+#   text hash     656c270bb94c0a8c
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

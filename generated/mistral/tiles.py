@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4ccf32c676e5ee67
-#   text hash     6e15405375766df3
+#   content hash  ddf59bfd7bd48bbb
+#   text hash     16059407b6f70b6f
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  48166ea6ae0799c2
-#   text hash     4d711267ca33fd18
+#   content hash  e2730b2f99f52554
+#   text hash     66f7a4c6ed4055cf
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

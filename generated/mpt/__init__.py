@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d2bd494095467877
-#   text hash     e6794c17cbd46658
+#   content hash  c61e452eca42b1e1
+#   text hash     a8957780e112caf9
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

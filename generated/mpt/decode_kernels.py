@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2a1c51468fa33aef
-#   text hash     2887d750734ccb3f
+#   content hash  77487fd3a510f92e
+#   text hash     862794bf9ea02725
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

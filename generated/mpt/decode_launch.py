@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  368e131e77a6bf80
-#   text hash     ecb88b3cead71cb7
+#   content hash  83942a9fc1eb6b20
+#   text hash     4b8e24bf1445ee79
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cb46f111d1ec05cd
-#   text hash     87450dfa1c875894
+#   content hash  d42ea28b190cc8f1
+#   text hash     4b71783589e04896
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

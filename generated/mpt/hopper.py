@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b551996b985d2f0
-#   text hash     78addfe38859aecc
+#   content hash  d95568e622061bc5
+#   text hash     24aede3cf647ec32
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

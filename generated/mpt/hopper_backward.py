@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1d5ff1f4c7ceaff6
-#   text hash     e30d2a4a226ebf21
+#   content hash  3cdb8706a2332882
+#   text hash     107a76ff41c5bdc2
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e71fc0927ff83fcd
-#   text hash     5fc1a2ecedf83827
+#   content hash  7f384a45de81c914
+#   text hash     03f91fd274ed2ffd
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

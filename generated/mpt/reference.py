@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  73b520a9515389af
-#   text hash     edccea370f7d383f
+#   content hash  2efb7bd15d45eb85
+#   text hash     b126cca60f95c0de
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a406aec8a5e67575
-#   text hash     eee65d22fb1cc5dd
+#   content hash  cb64569ce24fbc97
+#   text hash     d572155590a69e0e
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1e3cc287ba03b23e
-#   text hash     782dda0560bce46e
+#   content hash  d494d328fccfbfda
+#   text hash     b529fa9a8537bbfa
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

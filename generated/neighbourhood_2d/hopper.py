@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3a64cb81ea6352ee
-#   text hash     6652041f3b5f5a1a
+#   content hash  9e072d5275c2afb9
+#   text hash     cefec14b927e2fcc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

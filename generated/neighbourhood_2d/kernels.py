@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7d511f935f934ad7
-#   text hash     ba04a88a8eed15a9
+#   content hash  73dbb6a141aad7e8
+#   text hash     238aa57a9cf8cc19
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

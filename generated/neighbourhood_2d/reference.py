@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  28b6d060384bf2bd
-#   text hash     712dd90d0bd4d86c
+#   content hash  4969fb983ab29ae3
+#   text hash     b964835934289bbc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  110ce888a0c66bbf
-#   text hash     925aeaf1c24e20e7
+#   content hash  ff82535f08190cc4
+#   text hash     55cdc0b347e80edd
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b7d1ef63cb6e9c1e
-#   text hash     e9594963d224e334
+#   content hash  8b75b59eaae3010a
+#   text hash     51a0ad0033bad533
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4fc0c9eff17e0b2c
-#   text hash     dea249de8b672155
+#   content hash  609badf7eadac642
+#   text hash     84ac5beb80a1baac
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

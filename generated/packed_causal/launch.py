@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cf7c929df0da73b9
-#   text hash     d3c8f9e11f1eb694
+#   content hash  ad1781199baf38c4
+#   text hash     8a0e110e43bcd6b7
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b1268047323a0bee
-#   text hash     2094ab6bd3df31f3
+#   content hash  53e0adba9d77af4d
+#   text hash     af708656f21749b4
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

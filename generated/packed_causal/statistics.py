@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  938a6b324caaeb24
-#   text hash     620bc64f12b6d242
+#   content hash  ce1c596584712443
+#   text hash     d25488313f57d5dd
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7ae2870c3c412c0e
-#   text hash     093cbd91817c9f0e
+#   content hash  aa8e2c67ac4bdbff
+#   text hash     28bcf864f5367960
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a3ce2a82c02caf8b
-#   text hash     e2d0d88ff38b83cc
+#   content hash  f95032b1bae3d706
+#   text hash     6ea44965f99b6f12
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

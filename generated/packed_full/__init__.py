@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c89599c54fa38b89
-#   text hash     2db71846f2e15299
+#   content hash  b8f499bdab528c3e
+#   text hash     cde8b5bcd070222d
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

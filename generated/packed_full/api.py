@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e234f34880c478a4
-#   text hash     4c3fe7108b2d22aa
+#   content hash  8f294dd66afae9ee
+#   text hash     971626dc0ba718bd
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0a505769ecd72145
-#   text hash     e00f37e2230b470c
+#   content hash  072fe3b00c454e12
+#   text hash     b9674a724c64a72d
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

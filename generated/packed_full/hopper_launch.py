@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e63e30c2c213a74a
-#   text hash     2f051899904a81d5
+#   content hash  27963e0d8267c921
+#   text hash     6ed020952a91fb98
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ec9d4de3756ea029
-#   text hash     47d2b83451209c98
+#   content hash  66d480ae1c88ad0c
+#   text hash     dc863256831511da
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b285822f6c88c758
-#   text hash     417e9e497d6e3187
+#   content hash  0ed43ad5fb92ce77
+#   text hash     8aaba890f92370b9
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0b5bb9b047bdbee1
-#   text hash     461847c69690d2fe
+#   content hash  2b4a4ced2c5cfd53
+#   text hash     30cc5697f9378244
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1ac432492cc8256d
-#   text hash     9178ca71031d3faa
+#   content hash  2430af2049f9df31
+#   text hash     ab7e37424bc597aa
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0e0a967a59a5adba
-#   text hash     67b86bfdcb571301
+#   content hash  e9a75828bb706409
+#   text hash     c8037c4fc46279fd
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

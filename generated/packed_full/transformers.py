@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  985cb13ad0b433e3
-#   text hash     1e2e97da9161f2b3
+#   content hash  957e800e76b5ccdf
+#   text hash     5e2923dcddbc1c3b
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  51223c0e42211f64
-#   text hash     5f2888722ce5431a
+#   content hash  29cf9406cd4317e7
+#   text hash     8b3998e5ba5bd3ac
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

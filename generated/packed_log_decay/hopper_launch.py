@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  82b47077e5603777
-#   text hash     928826e90d6beb58
+#   content hash  d78d5e1a9738b92d
+#   text hash     902f1ccf9b5e5191
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a0bd7b4e97cde330
-#   text hash     d486e19f36fea8c6
+#   content hash  59b23dc5299db06a
+#   text hash     e78c89fdbe91ac17
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

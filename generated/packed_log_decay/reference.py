@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2f4984e235573632
-#   text hash     c6165ef2863dc45a
+#   content hash  77e6bd8593d4c64e
+#   text hash     ec0924fc28d55617
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

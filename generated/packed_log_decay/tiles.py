@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  754c8b276cf448ed
-#   text hash     746f44be8b4c305a
+#   content hash  b2494bfeb009bf3b
+#   text hash     343656565079dadf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

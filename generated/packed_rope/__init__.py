@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d06b6d05f4e72e7d
-#   text hash     228faa9819e54f3d
+#   content hash  f9d2ca51f8e3a6d7
+#   text hash     6450733196acf8f8
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

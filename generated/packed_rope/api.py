@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f739bc4775f19fb1
-#   text hash     6e7d5b9bca60f77d
+#   content hash  a42c82e2b463bf7c
+#   text hash     9d22050763220ed1
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

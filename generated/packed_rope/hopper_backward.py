@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ab35dce18c627bf2
-#   text hash     7a3a9b01e1cbdbaa
+#   content hash  68bc2c5d7ff45620
+#   text hash     a067544ebb722dd4
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

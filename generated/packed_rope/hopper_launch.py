@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d6885a2c5e828991
-#   text hash     b51dfc3b48d67d54
+#   content hash  d23199c0cf5d18af
+#   text hash     42899cd48e039286
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

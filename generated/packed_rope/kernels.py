@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c837c7c86756f099
-#   text hash     b3d959a15b3a7559
+#   content hash  a0d2041809affdc2
+#   text hash     c85e9aeebb143bc7
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2f7addd583445630
-#   text hash     ed3608f2a35435aa
+#   content hash  4294b72611bde407
+#   text hash     dc52aa970338d980
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

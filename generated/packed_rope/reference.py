@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ec0d5743c04526e6
-#   text hash     e8c8adb542b5bb99
+#   content hash  554c132016096aca
+#   text hash     7e52e6e1c4389963
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c5eb35391b3c1e98
-#   text hash     433f9bb12af82ed7
+#   content hash  9c5041823a96c37a
+#   text hash     caf75a0f823d6ee3
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

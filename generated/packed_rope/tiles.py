@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  122153a63de0db33
-#   text hash     e23d9a896bb7c812
+#   content hash  5934fb3fd03808b1
+#   text hash     8d9177a447acb10d
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8c366d8c71c815bd
-#   text hash     be6606bc3ec64656
+#   content hash  b6aae397a8e47383
+#   text hash     0196cde2c89c2550
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  16cd59e5ec8be753
-#   text hash     4bdd42ae939db13b
+#   content hash  f2b1bfb0efcc7654
+#   text hash     925e22701b188a23
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

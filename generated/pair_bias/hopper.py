@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f32f871835344475
-#   text hash     0b7df4174d7a0c7b
+#   content hash  ae42b67ff3564e37
+#   text hash     edf124005224dadf
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  512e7faa880d40d0
-#   text hash     949ace94d4485ba2
+#   content hash  fd2cf59be10f463d
+#   text hash     a02798c7ce5bde1e
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

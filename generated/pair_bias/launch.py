@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7245b81e7167e19d
-#   text hash     68047ca14d05f582
+#   content hash  9516a4b4d3bced4f
+#   text hash     bf97ae0fa65cce04
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

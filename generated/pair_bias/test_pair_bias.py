@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d5a49f73f78b1cf5
-#   text hash     112171fdf3d0b698
+#   content hash  921f2fae97368d95
+#   text hash     41156d3a2661b0aa
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  20a011493a80204c
-#   text hash     8abf5cd8b6b8f4e2
+#   content hash  bea179b8ab006aa9
+#   text hash     61904a67584b8465
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

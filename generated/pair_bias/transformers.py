@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3c0caec7a4301ff2
-#   text hash     01d75c9a6dec9144
+#   content hash  c2a6de2d25f10e3a
+#   text hash     d5f69968cd156ce3
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

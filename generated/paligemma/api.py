@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3062fb2991c52793
-#   text hash     3cd963a97da7c1ba
+#   content hash  b6b5fbfefc0db9a9
+#   text hash     99fc718ce7929a4a
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

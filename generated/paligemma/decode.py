@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  52a27069eeff2d29
-#   text hash     e195b60a9aec39a9
+#   content hash  c05c63bdf45ea1db
+#   text hash     4ca4e911f58a8a9e
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e4db3a166744e7d9
-#   text hash     55d1a34552fb3164
+#   content hash  688a347436dd110d
+#   text hash     87c1405047838a26
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

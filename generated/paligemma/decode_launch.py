@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bf0e908d3010f4d2
-#   text hash     3878b0db271ec01a
+#   content hash  dd8c245b2e12fc53
+#   text hash     4d6ffb20c8c9ffb1
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

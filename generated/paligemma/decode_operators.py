@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a28d04a34b3a38c8
-#   text hash     4117493829928130
+#   content hash  d915b3f0a699081b
+#   text hash     575f45d0723cc888
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

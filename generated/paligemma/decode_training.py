@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a36ba50c00327061
-#   text hash     590e7c42d91fa54a
+#   content hash  3726e8ce5b8984ea
+#   text hash     fb30b44bf92fe3fa
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

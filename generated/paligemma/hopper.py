@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c773259726799d45
-#   text hash     b7767f7f3ea65444
+#   content hash  a1cce165cd1d1b2c
+#   text hash     026ae18ead663b14
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

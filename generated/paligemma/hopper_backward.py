@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a53b5c6b32f79ea1
-#   text hash     76219dc7d4879038
+#   content hash  16cf2eef661c399d
+#   text hash     e0995f24210c047c
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c8e2b014cb5dd7ae
-#   text hash     400c287f76155061
+#   content hash  31dbf481060ec002
+#   text hash     2885fbbf82959dfa
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

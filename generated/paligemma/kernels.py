@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2b98a1715d03fa49
-#   text hash     7af69c5a0378a78c
+#   content hash  0d7a9b53f3438c41
+#   text hash     b0500984f120f99b
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  379927a08fc7d881
-#   text hash     8585ee07da637486
+#   content hash  f298e26db8a6cc27
+#   text hash     b69364cc8a72e919
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  665b929c816516c6
-#   text hash     9af5660b7c712385
+#   content hash  433b76c156fc1943
+#   text hash     e082dded7abd3871
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  73222742fe3b19c5
-#   text hash     cf28f1120c1386fd
+#   content hash  814f7685e2136204
+#   text hash     de5805bc3cb59525
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

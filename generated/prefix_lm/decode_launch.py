@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  17f74cd4f32ed5e4
-#   text hash     2f45a6734efc97fd
+#   content hash  86e2578029826d02
+#   text hash     017fa5090023724c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

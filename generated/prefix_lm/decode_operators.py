@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  48cbf4333467f703
-#   text hash     d30a12f3c040e3e6
+#   content hash  adb2ef0e3dea18fe
+#   text hash     24bf05bb73e28c57
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

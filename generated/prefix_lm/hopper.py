@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a20394de3d7c80da
-#   text hash     9ab1ed395b38f4a5
+#   content hash  724efc0871c6665c
+#   text hash     120659958fbc16d4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

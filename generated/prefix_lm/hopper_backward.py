@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  816e1163c3f29fa9
-#   text hash     e5497ab621c8e04e
+#   content hash  187fc2f713a1ed19
+#   text hash     a49b15450ff223a5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

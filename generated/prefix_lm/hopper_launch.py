@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7864fd7b17e4e684
-#   text hash     c1a45461051d0763
+#   content hash  a19927a921f24485
+#   text hash     3809fd976a34e971
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bff6608650c16c4c
-#   text hash     345aeefa52602bba
+#   content hash  bac54f83b69df460
+#   text hash     f1a1670577c7f984
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  07b380bb87aae25c
-#   text hash     6d30fa5b49cfa85d
+#   content hash  cfa25fde2ef1824f
+#   text hash     e29347dbde669744
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

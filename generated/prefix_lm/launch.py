@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a91b3d16930e016e
-#   text hash     a71e3e30038bc051
+#   content hash  aa8af9109e510a65
+#   text hash     26a1bb94654ccb84
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  acc22d4550201e6b
-#   text hash     fa47d3e3475dd451
+#   content hash  64812cfa732257bd
+#   text hash     8128ecc6e125f00a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a8c9cf4bd444f324
-#   text hash     c1bf5028d6299d84
+#   content hash  a0084dbd3b5cd793
+#   text hash     a9c70a73f12bfcc1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

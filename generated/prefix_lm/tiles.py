@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b64a7ebbb876091e
-#   text hash     36d2379fca8576ca
+#   content hash  eef398b7d28bac29
+#   text hash     f1e8f107f70478a8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b86f787cf034168b
-#   text hash     73838fae26aa0f73
+#   content hash  687160427f666cb2
+#   text hash     0fc8b565bdbb5a0f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

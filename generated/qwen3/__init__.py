@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  72aa9d31c636a2bd
-#   text hash     256c5b16762a0957
+#   content hash  a796ffc774d714e9
+#   text hash     85c4515573e44abd
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8e206f6fcbb05933
-#   text hash     2a3e6de2bfb141ef
+#   content hash  618ca8d21eddf803
+#   text hash     dfafe3f96d356f84
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

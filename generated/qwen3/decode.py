@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b7a6109d2d8eee31
-#   text hash     ef1717bf663342f4
+#   content hash  e3cc9a65722424a0
+#   text hash     b5772af176a8e669
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  07876322eb926697
-#   text hash     45ae86440f78f125
+#   content hash  bdc0ccd9a9e323fe
+#   text hash     8cfc3bb93176284e
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

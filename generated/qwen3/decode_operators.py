@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  99f84d865efd2036
-#   text hash     672f82b5a0a78e28
+#   content hash  2f5c5e5b6f4f0c8e
+#   text hash     e16c9e64bfd36dcc
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

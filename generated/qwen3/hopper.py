@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cffe29624cd402ae
-#   text hash     011bfd1886a8524d
+#   content hash  0d723db98416b6a5
+#   text hash     fdd1231b7ecfd60b
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5d8218ba6f0dbefe
-#   text hash     70e41596c50844d0
+#   content hash  bf5862af9e38ae39
+#   text hash     cee764c781c56177
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4021b5a7d51785c9
-#   text hash     1dd089de88b7aaea
+#   content hash  b26ad3f8e9e32530
+#   text hash     3a09984dbde51ea5
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3e43d9730e0b3c92
-#   text hash     227622f4bd83a9b3
+#   content hash  ef76756c68d2d110
+#   text hash     7dc1009335458b58
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  54b4fa2e3cc91fa0
-#   text hash     c25ffe7b0492df22
+#   content hash  97f281fd793d83d8
+#   text hash     bb0d2d70091e514e
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c2321c1c6f604aec
-#   text hash     a3c0f9e3a607e6bd
+#   content hash  c36548616f7ef35d
+#   text hash     f2cd71d7b7b7e102
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

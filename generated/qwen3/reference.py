@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c44290597f428169
-#   text hash     6de097870f4c6ad6
+#   content hash  13605c4bda2290a4
+#   text hash     d76042c1ed165d01
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

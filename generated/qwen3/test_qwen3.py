@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  807d3dd395f1c4a5
-#   text hash     600d798408996d13
+#   content hash  e116e45c4d5d5df1
+#   text hash     7ee2c8c62aab1caf
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

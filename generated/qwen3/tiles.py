@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ecc20798b986e5a8
-#   text hash     0f23d4fe6e2a57c6
+#   content hash  50d8d7da3183c39f
+#   text hash     0f0381b71a32d8d5
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

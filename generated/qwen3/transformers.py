@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  42a9a6147bf2d1ab
-#   text hash     8bdd7be61b9a7768
+#   content hash  ab432868611e8718
+#   text hash     9c7d6439c5d2eef3
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

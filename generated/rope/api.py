@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ca405033295711ad
-#   text hash     d66bddc90e427e7d
+#   content hash  94dcdf96f1d05cb4
+#   text hash     7a58dea134fcce90
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

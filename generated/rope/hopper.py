@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b2477a0a51bdbb8e
-#   text hash     e5b0a2ac93bbd8e0
+#   content hash  8b73aab459fd5bcd
+#   text hash     b7d791ae95ebf441
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5626a601b1f82d42
-#   text hash     3f078f2b761045d4
+#   content hash  2e7164d2007d347b
+#   text hash     1b95bc94dc0fe633
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

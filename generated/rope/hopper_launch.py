@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  33646c489492a8a9
-#   text hash     5cfdf33bfaa018b0
+#   content hash  df10b65c1b26371d
+#   text hash     e50ce339ad6fcabf
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  407308bf1887853f
-#   text hash     b10354ef7fa7227a
+#   content hash  5e08b336c5e032ea
+#   text hash     f8cbe7bc7824def1
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bd6fe05c5b583b35
-#   text hash     19080611403076cc
+#   content hash  03272d31b41dc326
+#   text hash     83410c176e09a7b6
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

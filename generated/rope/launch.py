@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2ded61077e32b38e
-#   text hash     4d00ac7e29e77a23
+#   content hash  4615696dd5f2f498
+#   text hash     038e358f2594058b
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f9c68ee1220e08d9
-#   text hash     e6490951d3d71c1d
+#   content hash  dedfeac0479319a5
+#   text hash     0b1d9765506266d6
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6ea7f02a527a1f80
-#   text hash     97734e15650acdcf
+#   content hash  2689a6741a9f4e58
+#   text hash     9111ea3b5ed85c13
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

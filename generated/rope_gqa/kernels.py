@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  61f43a0c43e66184
-#   text hash     af1397fb22e11154
+#   content hash  74d4f91c98fee139
+#   text hash     447480b9cbff3833
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  03168c2e4b9adc2d
-#   text hash     d451106be16f4814
+#   content hash  d7124d4e5e8eb946
+#   text hash     c79a08f0ebdd4c7c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5a960389f01eb8f4
-#   text hash     e7acd38f86009736
+#   content hash  30f04979ad44f452
+#   text hash     0657b63a6c957797
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

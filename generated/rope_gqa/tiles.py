@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0b9c1b2fe8b91be7
-#   text hash     8e11adca741dcc93
+#   content hash  03a22d54ee79b426
+#   text hash     7a36ea96c848779b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9dd0b02d5c2c7514
-#   text hash     923da6776c5ea6c0
+#   content hash  23cfef9f4ab8fc87
+#   text hash     333b93825b661a8d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  eeef4b7e60ebae2f
-#   text hash     583ce026819f7521
+#   content hash  35d50ab2e7ca6c72
+#   text hash     24628718b177317d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

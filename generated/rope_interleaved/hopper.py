@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  75b6d87fdcc54fb6
-#   text hash     7d369eff15e6dcc9
+#   content hash  ffc9db1604fb6e69
+#   text hash     8a6e1e16ac2344ce
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

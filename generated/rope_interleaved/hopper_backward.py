@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  85cea7da68a5d0d3
-#   text hash     2d89db8a88013261
+#   content hash  a5a7637ec43cd0d6
+#   text hash     35998ea63a940837
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

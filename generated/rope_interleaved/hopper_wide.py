@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e12c1c1b27495181
-#   text hash     779b8ef46388031b
+#   content hash  67a68878e8bf7c8c
+#   text hash     71950ce8f0182f5b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

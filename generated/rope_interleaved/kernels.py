@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2908a957b17afbf8
-#   text hash     75607e0275829566
+#   content hash  6be29ab30d4b2729
+#   text hash     3e2a376295b50663
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

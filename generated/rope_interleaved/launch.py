@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  57e30dc03efa6130
-#   text hash     52055e9ac0c5409b
+#   content hash  a528247ccad0abb6
+#   text hash     564d8628e387bbd5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

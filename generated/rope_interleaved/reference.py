@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2f61a7369b600a7a
-#   text hash     cb781e8d96f174ba
+#   content hash  f26182321dcb226d
+#   text hash     c264ba7c263b48ee
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  805b9a667a891205
-#   text hash     05eec72dc8b1a168
+#   content hash  5383789c5d19dd38
+#   text hash     4ef120bbb779ff04
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

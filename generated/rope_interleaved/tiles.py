@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  77914ba9d644ebea
-#   text hash     01e5cf2cadbb2997
+#   content hash  73533c5efddb3b1d
+#   text hash     e1b7097275a3e7c5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  356bab5d4484c397
-#   text hash     b9f844b23fac0ec3
+#   content hash  5c3d063a4589e31f
+#   text hash     afefc35800bc88f3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a58ff84bcf2a5910
-#   text hash     4ba09ed945e06db1
+#   content hash  e56b8ff9d3778712
+#   text hash     b58ea71a4700aaec
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  34e5b4eace21be5c
-#   text hash     b36e7b3fc9551064
+#   content hash  df5b27de16e0d71a
+#   text hash     129f28c2e24cbe98
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

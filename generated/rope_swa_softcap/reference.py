@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f4fd91c4d96760ca
-#   text hash     0740a5c1cab9f97c
+#   content hash  7ff4d84d374c441f
+#   text hash     4fdab36b9f518703
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  03bcf132b77204d5
-#   text hash     fa5eecb77a785bf8
+#   content hash  306e355f5f9549c1
+#   text hash     a41e8a9a3b5db871
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ba53499ece7733a0
-#   text hash     6ed86494109a7781
+#   content hash  f6a3a546de344a1a
+#   text hash     14c30516ffa46a9d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

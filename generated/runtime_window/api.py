@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8be99daf4b37fa76
-#   text hash     c10bdb6de539be3d
+#   content hash  243c73b9b78ef0ca
+#   text hash     4210723dca25cc5d
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  20a6c7461ba8a2bf
-#   text hash     b06c3e10c37c6a23
+#   content hash  87a2c1ccc8e4730b
+#   text hash     b49fa6c0ed7ea381
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

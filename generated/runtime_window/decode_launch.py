@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fdc5c080f89a5be1
-#   text hash     05bd9369f92536ed
+#   content hash  b916d94b72a67c20
+#   text hash     c943023bb57b7320
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4e0123f5c7dd42d0
-#   text hash     ffc0f8c888f1e100
+#   content hash  c7d69cc5f62ea3bc
+#   text hash     bc114342dc84909f
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6e2fb267e9e3844a
-#   text hash     4ad00c06c5341ff4
+#   content hash  ecd49732a9286410
+#   text hash     63d1d56210219476
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8bd5a47aeb8632ab
-#   text hash     fbb411a83fa4e43e
+#   content hash  c484ed113a8bf1c0
+#   text hash     9ee80c3cb0b59d1e
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5ca20322c74db9c5
-#   text hash     526cb94b2d127d75
+#   content hash  603e51310cbba92d
+#   text hash     775af9b060287d78
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

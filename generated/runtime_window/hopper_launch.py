@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c825e80e005ab30b
-#   text hash     d43705a50dcbba9f
+#   content hash  4af5359338eccde7
+#   text hash     11976330d4a59a62
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

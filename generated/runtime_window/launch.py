@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b4aa6df3acc394b9
-#   text hash     7855932629fe9425
+#   content hash  997c28406b545356
+#   text hash     0cdbf822743d48c8
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

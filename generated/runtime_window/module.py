@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6e2c83c13f584ddf
-#   text hash     cf1e80ffc06f51dc
+#   content hash  c98a6df3294e4a6f
+#   text hash     a324fa1899e483bd
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3ed50dba133b4571
-#   text hash     9ee53687dfa04ce5
+#   content hash  ff3e9d9f0766316c
+#   text hash     2138535a20ccb9ba
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eb40383b17dba25b
-#   text hash     52659af2cb032049
+#   content hash  d7ced4bf33ead125
+#   text hash     e7576ac85f29451d
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  79e9120994f860ea
-#   text hash     6e7e2e01bc6b2dd0
+#   content hash  73dffd9159966ad8
+#   text hash     e7f3e7f836502e94
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  54f1b32769967ee0
-#   text hash     e11a9ed001302fa2
+#   content hash  8bcf8608cca684a9
+#   text hash     85148fa267cb4b6b
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1268d21ad9bbc633
-#   text hash     6400f5550247761e
+#   content hash  707913f082f0b907
+#   text hash     8bbd6c7e8dab1af4
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  41dc5ed22407afff
-#   text hash     99aa2036c2616e94
+#   content hash  612574fa09e29413
+#   text hash     c3c5f667e99afa9e
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

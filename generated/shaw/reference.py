@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c768dc070abdd2ac
-#   text hash     8c70d86883ac1495
+#   content hash  5322e6c0f4fc7666
+#   text hash     266ca3ae1558e8bc
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1b07d1c18b70652a
-#   text hash     7e66861b18db8304
+#   content hash  b71d884206ca530f
+#   text hash     fe4bfbfe2d1a36f9
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

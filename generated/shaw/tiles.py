@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e14ecb2ebf74a57d
-#   text hash     f216bd8269a19743
+#   content hash  9248c1cf50c9074e
+#   text hash     d2cad4c3b3ec0567
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

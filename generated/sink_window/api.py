@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  39e347a6e86afcee
-#   text hash     dbf5b65f30b01228
+#   content hash  54c20b44bd25f921
+#   text hash     94bdb71cdee1ae4d
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

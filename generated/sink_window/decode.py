@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8cf05298a8a11223
-#   text hash     6b4a3d3f9d5fdb98
+#   content hash  530f8f374257c985
+#   text hash     bbfe939524b7b065
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

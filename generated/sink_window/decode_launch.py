@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c97630a84067e4ee
-#   text hash     1ea25629728a1458
+#   content hash  34e7d842030556a5
+#   text hash     35d71182986ec952
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1922f4da1d8566c2
-#   text hash     886dbdc5a3c6d0c9
+#   content hash  9f98d3b3ebc280ab
+#   text hash     b6561c8b7bd1d81a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

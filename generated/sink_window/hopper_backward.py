@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b56f10bd381a2a59
-#   text hash     a510e9e77c436aa0
+#   content hash  6a8838a189832783
+#   text hash     d8d81692ecc66cee
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

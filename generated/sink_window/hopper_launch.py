@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  301beb1489ab577d
-#   text hash     ae60b72bfe4e382d
+#   content hash  d725a596e0c92f23
+#   text hash     591f5d7508762e25
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

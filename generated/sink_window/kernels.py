@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  218b53b03529befe
-#   text hash     ad5c071d7d498ceb
+#   content hash  65c970d760d33ce1
+#   text hash     877fa714c4f6fd6d
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1fca066fda91fedf
-#   text hash     d9958d6f744d5e46
+#   content hash  3920d5eaf2677375
+#   text hash     78f3f569552c0a67
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9cbd454a585e4340
-#   text hash     622b45163c22440e
+#   content hash  9cf6bedbf5a2d579
+#   text hash     e86b5ce2250b578f
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

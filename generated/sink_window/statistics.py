@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  02b8afebeb38da37
-#   text hash     4e452e57cbef5f80
+#   content hash  87d0d27e1971deaf
+#   text hash     f77354166020b603
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

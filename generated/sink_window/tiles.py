@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  05f478399725122b
-#   text hash     fca8109f66806844
+#   content hash  a1a2002f12ef8b6e
+#   text hash     cbaad8393fc5c360
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  61cc14fe73bd8860
-#   text hash     93b9f04621530654
+#   content hash  d80ae2a6f4265609
+#   text hash     ab6488aee008c96f
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bd189b8bbc93b6bb
-#   text hash     c198e8160987edba
+#   content hash  f481af1039576c6b
+#   text hash     f666c41ff15a0fac
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c7d8689869709773
-#   text hash     65b963159f82a245
+#   content hash  24cc7fbbca2cf792
+#   text hash     4f753750ba59e258
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

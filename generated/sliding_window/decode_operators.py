@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8a9dfb70f9b55c9a
-#   text hash     b61dacc3f8066e04
+#   content hash  aa113bd89c6bc494
+#   text hash     cb78b180afb37c78
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  27320f865b4f14b1
-#   text hash     41b278f3482f6106
+#   content hash  f17a17fbfedbf34b
+#   text hash     784d2f66817397fc
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

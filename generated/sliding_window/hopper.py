@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eaae90f90e0540d5
-#   text hash     93937a7f83af8b92
+#   content hash  6997a59684a08f0f
+#   text hash     237639122d5c57c5
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a1350990257c0c6e
-#   text hash     c239d49811f349c4
+#   content hash  be2cf0d60f1c9fb0
+#   text hash     5d1c57c6ac0e73df
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  51fbdc9a66fd0c73
-#   text hash     c1b5972004556cdb
+#   content hash  069b40ccb582aa6c
+#   text hash     7a8fca6a96b9aa40
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7061be79d50d9cb5
-#   text hash     5814b96c67f05976
+#   content hash  64304248853db864
+#   text hash     41b2c689d311f93c
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

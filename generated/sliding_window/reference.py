@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  381488fa6700e764
-#   text hash     829ce247b3434a48
+#   content hash  f071c28095376e6e
+#   text hash     fc0a504b8b09c14f
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

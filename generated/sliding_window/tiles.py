@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  198301214e9661d2
-#   text hash     d4ea4df8da657439
+#   content hash  42b61a7f534c1781
+#   text hash     79401e7eb1f1ab90
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7ca583d3c5f7bbd3
-#   text hash     28a9a976625f4e2e
+#   content hash  cb7b2ff1c1addaea
+#   text hash     59b75a888b2701ae
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b009193438a1c11
-#   text hash     9a36e21adcbc650a
+#   content hash  1b1cfc340067c374
+#   text hash     440a1dfb4199f747
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

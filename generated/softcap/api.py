@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b3ffd2ec5146d79d
-#   text hash     5d5b158348ebc6be
+#   content hash  2a557c21350d5616
+#   text hash     4cc499887dbe688f
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d691fb4c84ce0e5f
-#   text hash     3ae16b535102f2bc
+#   content hash  8ba42f2e36c5bf0d
+#   text hash     52a5acbeba358cce
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

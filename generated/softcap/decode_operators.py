@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f933a9a34ddc1de1
-#   text hash     a05691ca13a3286b
+#   content hash  f1507d95c92a6ddd
+#   text hash     1f51a1638a237ba5
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

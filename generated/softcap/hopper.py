@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9f69081f454214d0
-#   text hash     fdd7868dafe658ae
+#   content hash  bd5e0346aa4d676d
+#   text hash     8bb9a2081112bd73
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7d7bfbc88854ddd9
-#   text hash     11c081d7da19792f
+#   content hash  5909b938b2fd84f7
+#   text hash     b255340e66fcb81e
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

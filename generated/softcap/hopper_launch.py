@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  60d0d777212c61e1
-#   text hash     2c7d0b6f44195d80
+#   content hash  2157442dd74dee13
+#   text hash     ae8a0b13dc147514
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

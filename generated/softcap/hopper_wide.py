@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6a8b22f1a1a9e642
-#   text hash     2b1cbb8d829c4b0c
+#   content hash  bb24021faec41dcb
+#   text hash     0c63a000b7fd646b
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  244f98834f668ea1
-#   text hash     fd52f0816c049b12
+#   content hash  580abc756c5cb31a
+#   text hash     20f18f2a8923e845
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  40e91b87d4be5983
-#   text hash     e2987f363c0c2577
+#   content hash  619efdcd3b9b3482
+#   text hash     dadcd8b6cc59a5db
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dbba9538a241f93a
-#   text hash     1e2a9e8aa72a3842
+#   content hash  e2d1518ae08ad143
+#   text hash     99981c3fe9e2d543
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  eb0e9881eacc9f20
-#   text hash     03ced7fae2777936
+#   content hash  b357311c822aa6c9
+#   text hash     bf522669313415e3
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

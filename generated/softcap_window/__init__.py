@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3c444cc6e17cc55a
-#   text hash     7404c337d8fad1fc
+#   content hash  6ea3f838375cb07e
+#   text hash     2b8e7e169df89fd7
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

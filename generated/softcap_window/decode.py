@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  704a595648bf7f78
-#   text hash     77b9ec0e104e2683
+#   content hash  66a877d3aaeb7e36
+#   text hash     00ba312d85eb262d
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bb37135f095a105b
-#   text hash     2c8071319caa2716
+#   content hash  2b4f10953b0bd25a
+#   text hash     dd963af431d27172
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  50c33f009755a156
-#   text hash     656f177b1cebaa73
+#   content hash  c788682d630a2c6d
+#   text hash     1c9908e9aa6e66c3
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

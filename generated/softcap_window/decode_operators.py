@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5e136f84ca443977
-#   text hash     bb03d81ed4fb7185
+#   content hash  a08a5283b5f3a362
+#   text hash     dea3a56ccec1362c
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bb8a15b43d865284
-#   text hash     570adb9faafce45b
+#   content hash  a1361daff2340645
+#   text hash     980389631e80dfce
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

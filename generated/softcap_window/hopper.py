@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  623e61773a7a027e
-#   text hash     7a7efe75246a8bdc
+#   content hash  b43c829364e74ffc
+#   text hash     396bc8f70a42df75
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dc9f5da9d333e6f6
-#   text hash     f41cec153b6e7102
+#   content hash  aeecec1c6310f35b
+#   text hash     ed9026f6e5395b3d
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

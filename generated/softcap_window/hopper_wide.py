@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  25d8d88df9445544
-#   text hash     5be701089e77a885
+#   content hash  89fb4dcbcb7ca97b
+#   text hash     690320ebcd3a6e7e
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b8a989461d75579d
-#   text hash     49e22a037f920d02
+#   content hash  27a6c5bb3bf4f395
+#   text hash     fd72e53a4e4cac65
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c4b1baf58c2b8fd0
-#   text hash     3e351b4fa4e739ba
+#   content hash  880dd73dbef00869
+#   text hash     0e2ba173a1afc02f
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d48728639dc6d48d
-#   text hash     4e46352e0223d3c5
+#   content hash  d58980aca67ef137
+#   text hash     007a3507cce86594
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  bad1206f108db531
-#   text hash     6c62a2913ba1d657
+#   content hash  6f6a8cbf546a0dfe
+#   text hash     1f93c09cd4712b15
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

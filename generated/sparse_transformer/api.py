@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  462b38bf5f16b001
-#   text hash     b745a28b7a5d0357
+#   content hash  4812c4794166d8b9
+#   text hash     b353f1f98a92f086
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

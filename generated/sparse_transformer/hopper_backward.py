@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  69660c1643c34e6c
-#   text hash     2a4c2bdd4f073197
+#   content hash  8e212baa37e4ce67
+#   text hash     614ff274d9e04566
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

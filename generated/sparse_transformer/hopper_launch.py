@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  deddffaa5e473e69
-#   text hash     b52b9603841c517c
+#   content hash  6646aafa284d05a3
+#   text hash     64e4a83df713c69d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

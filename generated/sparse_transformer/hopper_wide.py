@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  647cfc7fee2c8cd2
-#   text hash     bf0be7898bfa3fec
+#   content hash  5eb19065773f988b
+#   text hash     ed363d88c2a15b7b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fafafe198a5af6a0
-#   text hash     d3bf2667a64aa522
+#   content hash  7929d2f3a9cec84c
+#   text hash     64e56c7b9abe10b8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

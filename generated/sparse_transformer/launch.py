@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  913838b6e553267a
-#   text hash     cb370f50de1b64eb
+#   content hash  e37a2c5cb4107178
+#   text hash     cea1f046f412c350
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

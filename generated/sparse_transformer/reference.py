@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  db3a4036f54ccc69
-#   text hash     79993b242864aa8a
+#   content hash  f7c227f3d2c8e0eb
+#   text hash     ee95ed0e22021c78
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

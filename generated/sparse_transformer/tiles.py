@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4ac0fe43e6c95215
-#   text hash     0c52ea924a3801d0
+#   content hash  79b3b9566f3cc156
+#   text hash     9ccef64ff32f6acb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

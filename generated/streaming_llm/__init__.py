@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a562729f1223351e
-#   text hash     f583f77cebba3d6f
+#   content hash  aa2b8597fb41fdc8
+#   text hash     b8d8be9fd783dcfa
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

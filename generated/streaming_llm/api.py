@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  98a2f007f97941d7
-#   text hash     5094d47b8a4b1202
+#   content hash  49f3fef21c19fb2c
+#   text hash     568c22cc91f31c6f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

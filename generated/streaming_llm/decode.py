@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f6845b9f9a980248
-#   text hash     e5b7beea7ea5f53e
+#   content hash  6f629effd87f7e42
+#   text hash     67320dac7341da20
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  57cbe9cd51ba6a12
-#   text hash     bb77a099414e4cbb
+#   content hash  79c347c7097292a4
+#   text hash     89fe7b067e652d81
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f4a50152486e4fb7
-#   text hash     2d54c66f3a80c3f5
+#   content hash  ad1b1c56d58158f3
+#   text hash     ae03eb9a59d2f5df
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cf2bebf1eb9fdcc6
-#   text hash     e89877318ecb4de0
+#   content hash  0ef996c4daaca9a3
+#   text hash     e4a326fa950eb1e7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

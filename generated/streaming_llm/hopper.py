@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ac7a31226a3a78ac
-#   text hash     6d704320ce48c57f
+#   content hash  a7ebd2d1dd2aa667
+#   text hash     f18785a8fdf9ac72
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  686c9a72f7e56f60
-#   text hash     723013047a722a4c
+#   content hash  44840a52c0f5d219
+#   text hash     8d1ce3d821f59dd9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3812cdfd00d28174
-#   text hash     7483b4ba200266d0
+#   content hash  c3af04944f8dab80
+#   text hash     4f74eaf6356c002c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  be16af5faa928ee3
-#   text hash     70dcef0902f8e912
+#   content hash  c7f090bb8218f99f
+#   text hash     9d74d353fb0f4a5b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4c191c4676e669e7
-#   text hash     3e5a397f0b8e5ae5
+#   content hash  73a1fcdaaed523da
+#   text hash     19817357269b4cc5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

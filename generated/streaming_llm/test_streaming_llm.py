@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  eeadebb6d870b59f
-#   text hash     f93e10f9d7b2987d
+#   content hash  6712e89f58580ff8
+#   text hash     1973a85ee7b5d43d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

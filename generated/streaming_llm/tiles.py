@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  71eb9e518cba6d2c
-#   text hash     6d15cb78d6687758
+#   content hash  c166062036e44aac
+#   text hash     7f8266a915811610
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6de3504920ad9fee
-#   text hash     84549d3865bfea84
+#   content hash  dbae327838f30878
+#   text hash     8f33c4203a7a2025
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9b8255032d5d76b7
-#   text hash     9bb52ec9b2ec3f5b
+#   content hash  6b0520b8915a37fe
+#   text hash     ca9cdc81f48f876c
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

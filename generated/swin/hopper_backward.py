@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f929b36334c51471
-#   text hash     ec2ff581a3a05129
+#   content hash  99f17638e1268b05
+#   text hash     d4b94420a3f3b5f7
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4b325719fca526e6
-#   text hash     7d57c88dd8db042b
+#   content hash  6bba6ef90f6bbcf3
+#   text hash     3345a10ec42921bd
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e33cb9773e6f7e13
-#   text hash     bc8be582eb81f3c4
+#   content hash  438027d4f8cd9c5f
+#   text hash     f5898eb073e46f06
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

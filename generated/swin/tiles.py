@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  baba2ab04e28480a
-#   text hash     31e0298df2821f00
+#   content hash  3fbde5a1b1500a8b
+#   text hash     3386250bc9f10da4
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  050c3c063c373238
-#   text hash     a7b442710c23eb74
+#   content hash  7a9343aa2bd37060
+#   text hash     88ab2615c1068ecb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5e097e4c961f79b4
-#   text hash     5793065087239160
+#   content hash  50a9afc69d86e89f
+#   text hash     ffe1528046614a5c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

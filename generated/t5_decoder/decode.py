@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ebb73f78a733d78b
-#   text hash     4e87cdd243fe3893
+#   content hash  82ec5ad8597cf818
+#   text hash     3200f2572dee89c5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ec2080be4d6290ee
-#   text hash     e0c9ff5b820b90bb
+#   content hash  63bf8514afabc40a
+#   text hash     3b07a4293910946b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

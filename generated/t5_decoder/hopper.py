@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9c24adda394f6367
-#   text hash     ad8f2bf0c2148c59
+#   content hash  85629e31928eae8e
+#   text hash     b1b4911654426e3a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

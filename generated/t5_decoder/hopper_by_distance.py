@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  280db1c336d472aa
-#   text hash     15db45840b39f63f
+#   content hash  25b3710614ad1397
+#   text hash     57f22749791bfd74
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4b6abd6000e29887
-#   text hash     10a6886853e08fb0
+#   content hash  7a790200234ac9cc
+#   text hash     1d597538a729e474
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

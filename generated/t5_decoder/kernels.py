@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ea844d4375016680
-#   text hash     5d5f6e9ab48295fb
+#   content hash  53528e5c288733fb
+#   text hash     cfbcbfb01642c039
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

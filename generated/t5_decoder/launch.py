@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1ed3e124be973c6d
-#   text hash     a4800ee446d16d1c
+#   content hash  0084eade4720eaa0
+#   text hash     a074c6d2e155a859
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4d5375d5411b4090
-#   text hash     9a2ad283ffd55044
+#   content hash  220f546cc3c6422a
+#   text hash     9a437dd2dd489c0d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

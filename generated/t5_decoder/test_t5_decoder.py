@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  28f9148fb5a0968a
-#   text hash     a07f3c106429031f
+#   content hash  c7e90ae2672ced5f
+#   text hash     f8c35da7f093de22
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

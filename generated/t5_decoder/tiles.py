@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  60782ad30f54af7a
-#   text hash     238f7aea92db435b
+#   content hash  df5d60cef03b344b
+#   text hash     dcc7fdb55f5bd481
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  70f19e154f41e108
-#   text hash     c77ed5d89d74a1f0
+#   content hash  786951e02b81edea
+#   text hash     0b416332a1bde7fb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

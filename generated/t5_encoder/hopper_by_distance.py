@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  855d82285bbcd2f0
-#   text hash     a244eb8791d59d06
+#   content hash  02f1078bc18da728
+#   text hash     fb4c72e0ebe56a3f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

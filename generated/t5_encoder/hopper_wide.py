@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5b9e39864610c227
-#   text hash     0f5c5c1ff4816593
+#   content hash  f045fc531c5c16cd
+#   text hash     5d4a74e9f41b79be
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  84dc95285c641fce
-#   text hash     69886da84554f76c
+#   content hash  a9436dda01d5cca6
+#   text hash     c5224db3a561449f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

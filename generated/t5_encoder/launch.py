@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6d63bda02332e16d
-#   text hash     357c24932b64248a
+#   content hash  b07ac62678b9e047
+#   text hash     b48927325f0b9ed4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  adc5635001325c9f
-#   text hash     51089b625cce15ca
+#   content hash  c28b15a80a2e502b
+#   text hash     86ffc06bcf293dc4
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

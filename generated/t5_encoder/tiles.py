@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c37d8b567a5369da
-#   text hash     6c050acf3c1db822
+#   content hash  ed50ddcfcd9823e6
+#   text hash     d5c9135377c43134
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

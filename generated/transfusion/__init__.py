@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  18777d616481e565
-#   text hash     d6f8c66d5cf429f5
+#   content hash  99b71e16bd13b9c1
+#   text hash     b71d3aa84efcc7c5
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  515b76a2406e59b2
-#   text hash     c00fe2f70572dd78
+#   content hash  16d40a5803c93dcd
+#   text hash     e37224dd62f0fe00
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d29d5052744b1861
-#   text hash     7c1809657a66ad96
+#   content hash  11f5bd5f414c34cb
+#   text hash     0cbb1f1d160a896e
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  79c6a98152bbf4ca
-#   text hash     f3886fea4428b631
+#   content hash  9134938b606dd3b3
+#   text hash     a4c4f6e37cae4f61
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

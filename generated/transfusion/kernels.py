@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9ceb886658b0a547
-#   text hash     0c420c609b020c5f
+#   content hash  c8bc4b5906966d2e
+#   text hash     d61c0b58ad7b4177
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

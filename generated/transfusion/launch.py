@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c3a2beb99f4fb4b7
-#   text hash     1dd0b84edcfee9bb
+#   content hash  450cda965b706d72
+#   text hash     464945261119c5ee
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  dd76ad3a55ea4bb2
-#   text hash     0c68833c07879d55
+#   content hash  234f3a8c3dbb348d
+#   text hash     bff5ac5315528ab9
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0a01d59ce44cb25f
-#   text hash     76aac6341e5ff5d3
+#   content hash  122f975ec4b0c063
+#   text hash     d009b7c9f38f201b
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

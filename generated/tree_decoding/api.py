@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7f0c94c89dd80993
-#   text hash     67b3afd402b02023
+#   content hash  74ddcad1377c54b0
+#   text hash     72ad121cf501e094
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2b9d6d8207b71c8a
-#   text hash     3a8036558f448ed3
+#   content hash  ebfe86b023947e55
+#   text hash     c6eef5d007917ce5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b417d98865ddb10a
-#   text hash     5ec80ac5cd5b0681
+#   content hash  a601b6f0355a90d4
+#   text hash     3a9db6eab7db7d42
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

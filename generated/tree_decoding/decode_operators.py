@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5cf6bd9d11fda324
-#   text hash     26d6d19b4f7cc2fb
+#   content hash  839e9da23bdec95a
+#   text hash     c4b30a4a4fbac14a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06aacf64f90b9277
-#   text hash     8ec6d926fb7f08a5
+#   content hash  3cfcb60b1bd1993e
+#   text hash     c3c9b6afdb2520b6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

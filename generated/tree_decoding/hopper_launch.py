@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e4dca7c1097261fe
-#   text hash     15dd414fb7f0b2da
+#   content hash  5f36ca5635ce2897
+#   text hash     3209b8e3f50231b1
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bf9ad0dea181a51d
-#   text hash     982a9823f508f3e9
+#   content hash  31a92fcbfa3680a9
+#   text hash     144a29963d934112
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  756bf48653354e39
-#   text hash     2126dfba897329af
+#   content hash  fb35726bf6ed57b1
+#   text hash     4e7e4944e0cddf88
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f18a5f7019becd6a
-#   text hash     6e216ad64d593508
+#   content hash  7cfcb498ac2e53f4
+#   text hash     cb6486df556d9048
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,7 +1,7 @@
 """Conditions as kernels need them.
 
 Comparisons of single floats, which the interpreter broadcasts as floats, become choices of booleans. Conditions that
-are certain to show a query its own key are recognised.
+are certain to show a query its own key, or plainly hide all later ones, are recognised.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from types import MappingProxyType
 
 from ..expressions.linear_forms import linear, variable
 from ..expressions.tree import COMPARISONS, Node
+from ..language.patterns import hides_late_keys
+from ..language.spec import Spec
 
 Reach = Callable[[Node], Collection[str]]
 """From an expression to the sides along which it varies inside a tile."""
@@ -29,6 +31,11 @@ def beside_tiles(node: Node, reach: Reach) -> Node:
         chosen = args[:1] if node.op == "where" else ()
         args = (*chosen, *(arg if reach(arg) else as_bool(arg) for arg in args[len(chosen) :]))
     return Node(node.op, args, node.value, node.type, node.column)
+
+
+def no_late_keys(spec: Spec) -> bool:
+    """True if a mask plainly hides all keys after a query."""
+    return any(hides_late_keys(mask.keep) for mask in spec.masks)
 
 
 def as_bool(node: Node) -> Node:

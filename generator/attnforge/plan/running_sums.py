@@ -16,9 +16,8 @@ from ..expressions import calculus
 from ..expressions.inputs import Input
 from ..expressions.linear_forms import number
 from ..expressions.tree import SCORE, Node
-from ..language.patterns import hides_late_keys
 from ..language.spec import MaskTerm, ScoreTerm, Spec
-from .conditions import shows_itself
+from .conditions import no_late_keys, shows_itself
 
 REST, BEGIN, END = 1, 2, 3
 # exp(-4096) is 0 in every type, and 4096 times float32's precision is small
@@ -46,7 +45,7 @@ def in_kernels(spec: Spec, own: str) -> Spec:
         to_end = Node("<", (other, _read(end, place)), None, "bool")
         # keys after a query's document are after the query
         needed = [(begin, from_begin), (end, to_end)]
-        needed = needed if not _causal(spec) else needed[:1] if own == "q" else needed[1:]
+        needed = needed if not no_late_keys(spec) else needed[:1] if own == "q" else needed[1:]
         masks += [_mask(part, keep) for part, keep in needed]
         parts += [part for part, _ in needed]
     return _with_parts(spec, masks, parts)
@@ -59,7 +58,7 @@ def in_cache(spec: Spec) -> Spec:
         begin = _part(given, "begin", BEGIN)
         parts.append(begin)
         # a query before the first key belongs to the first key's document
-        sides = [(_Q, _K)] if _causal(spec) else [(_Q, _K), (_K, Node("max", (_Q, number(0)), None, "int"))]
+        sides = [(_Q, _K)] if no_late_keys(spec) else [(_Q, _K), (_K, Node("max", (_Q, number(0)), None, "int"))]
         masks += [_mask(begin, Node("<=", (_read(begin, own), other), None, "bool")) for own, other in sides]
     return _with_parts(spec, masks, parts)
 
@@ -111,7 +110,7 @@ def largest_reset(spec: Spec, given: Input) -> float:
     """
     reads = [Node("input", (place,), given.name, given.dtype) for place in (_Q, _K)]
     below = [term for term in spec.scores if given.name in {n.value for n in term.score.walk()}]
-    if len(below) != 1 or not _causal(spec) or not all(shows_itself(mask.keep) for mask in spec.masks):
+    if len(below) != 1 or not no_late_keys(spec) or not all(shows_itself(mask.keep) for mask in spec.masks):
         return -math.inf
     # other summands may compensate the value
     if given.maximum is None or given.maximum > 0 or not all(_of_these(s.score, [SCORE, *reads]) for s in spec.scores):
@@ -133,10 +132,6 @@ def _of_these(node: Node, leaves: Collection[Node]) -> bool:
     if node.op == "input" or not node.args:
         return node.op == "num" or node in leaves
     return all(_of_these(arg, leaves) for arg in node.args)
-
-
-def _causal(spec: Spec) -> bool:
-    return any(hides_late_keys(mask.keep) for mask in spec.masks)
 
 
 def _part(given: Input, word: str, part: int) -> Input:

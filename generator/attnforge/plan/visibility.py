@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from ..language.patterns import hides_late_keys
+from .conditions import no_late_keys
 from .kernel_terms import KernelTerms
 from .statements import Statement
 
@@ -34,5 +34,4 @@ def key_bounds(terms: KernelTerms) -> tuple[str, ...]:
 
     Rows past the last query may then see keys past the last one, but nothing that they compute is stored.
     """
-    hidden = any(hides_late_keys(mask.keep) for mask in terms.spec.masks)
-    return () if hidden else (f"(k_pos < k_len){terms.way('k')}",)
+    return () if no_late_keys(terms.spec) else (f"(k_pos < k_len){terms.way('k')}",)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from ....expressions.linear_forms import linear, variable
 from ....expressions.tree import SCORE, Node
-from ....language.patterns import hides_late_keys
 from ...access import Access
+from ...conditions import no_late_keys
 from ...kernel_terms import KernelTerms
 from ...sides import SIDES, Side
 from ...statements import Bundle, Statement, needed, reads, targets
@@ -145,8 +145,7 @@ def _is_number(node: Node, terms: KernelTerms) -> bool:
 def _distance(node: Node, terms: KernelTerms) -> int:
     """1 if the node is the distance by which a visible key precedes a query, -1 if it is the negative, else 0."""
     if node.op == "abs":
-        behind = any(hides_late_keys(mask.keep) for mask in terms.spec.masks)
-        return int(behind and _distance(node.args[0], terms) != 0)
+        return int(no_late_keys(terms.spec) and _distance(node.args[0], terms) != 0)
     if node.type != "int":
         return 0
     ahead = linear(variable("q")) - linear(variable("k"))

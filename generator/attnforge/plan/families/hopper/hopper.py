@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from ....language.patterns import hides_late_keys
 from ....language.spec import Spec
 from ...access import Access
 from ...analysis import analyse
 from ...common_values import CommonValues
+from ...conditions import no_late_keys
 from ...kernel_terms import Sum
 from ...parameters import Function, Kernel, jitted
 from ...shared_parameters import SharedParameters
@@ -111,8 +111,8 @@ class Hopper:
 
     def ranks(self, *, far: bool) -> str:
         """The arguments that say how many keys a tile of queries sees in a padded batch: none later, and how far."""
-        late = any(hides_late_keys(mask.keep) for mask in self.shared.spec.masks)
-        return f"behind={late}" + (", reach=cache.reach" if far and self.shared.analysis.keys.left else "")
+        reach = ", reach=cache.reach" if far and self.shared.analysis.keys.left else ""
+        return f"behind={no_late_keys(self.shared.spec)}{reach}"
 
     @cached_property
     def backward(self) -> Backward | None:

@@ -14,11 +14,10 @@ from collections.abc import Iterable
 
 from ....expressions.inputs import Input
 from ....expressions.tree import Node
-from ....language.patterns import hides_late_keys
 from ....language.spec import Spec
 from ... import softmax
 from ...analysis import Analysis
-from ...conditions import at_itself, shows_itself
+from ...conditions import at_itself, no_late_keys, shows_itself
 from ...finite import is_finite
 from ...statements import Block, Branch, Comment, Statement
 from ...tile_ranges import least_values
@@ -60,8 +59,8 @@ def fits(a: Analysis) -> bool:
     spec = a.spec
     if spec.dropout or a.by_query.weight == "heavy" or a.key_states or len(a.keys.ends) > 1 or not a.keys.full:
         return False
-    masks, least = [mask.keep for mask in spec.masks], least_values(spec)
-    return not masks or (any(map(hides_late_keys, masks)) and all(shows_itself(keep, least) for keep in masks))
+    least = least_values(spec)
+    return not spec.masks or (no_late_keys(spec) and all(shows_itself(mask.keep, least) for mask in spec.masks))
 
 
 def may_hide(score: Node, inputs: Iterable[Input]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 KINDS = ("right", "left", "chunk")  # besides "keys", where all queries count
@@ -32,6 +34,15 @@ def left_out(queries: int, keys: int, places: dict[str, torch.Tensor]) -> tuple[
     position = row + places["q_start"][:, None] if "q_start" in places else 0 * row.expand(len(last), -1)
     counts = (position >= 0) & (position < last - first) if "q_start" in places else position == 0
     return ~counts, (key < first) | (key >= last)
+
+
+def leaves(
+    operands: Sequence[torch.Tensor], places: dict[str, torch.Tensor]
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Copies of q, k and v with NaN in the padding, which get gradients; and which queries are padding."""
+    queries_out, keys_out = left_out(operands[0].shape[1], operands[1].shape[1], places)
+    outs = (queries_out, keys_out, keys_out)
+    return [with_nan(x, out).requires_grad_() for x, out in zip(operands, outs, strict=True)], queries_out
 
 
 def with_nan(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

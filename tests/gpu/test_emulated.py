@@ -635,9 +635,7 @@ def of_padded(package: Package, of: Plan, kind: str, size: int, length: int = 30
     heads = (2, 1) if size == 256 else (4, 2)
     queries, places = padding.of(kind, length)
     call = calls.make(of, Sizes(3, queries, length, *heads, size, size, "fp16").of(of.spec), "cpu")
-    queries_out, keys_out = padding.left_out(queries, length, places)
-    outs = (queries_out, keys_out, keys_out)
-    given = [padding.with_nan(x, out).requires_grad_() for x, out in zip(call.operands, outs, strict=True)]
+    given, queries_out = padding.leaves(call.operands, places)
     results = package.attention(*given, **call.keywords, **places, return_lse=True)
     expected = package.reference(*call.operands, **call.keywords, **places)
     yield from map(apart, results, expected)

@@ -405,9 +405,7 @@ def test_rows_left_out_are_not_read(
     of, package = plan.build(language.load(path, terms=resources.terms_for(path))), Package(name, monkeypatch)
     queries, places = padding.of(kind, length, "cuda")
     call = calls.make(of, Sizes(3, queries, length, 4, 2, size, size, "fp16").of(of.spec), "cuda")
-    queries_out, keys_out = padding.left_out(queries, length, places)
-    outs = (queries_out, keys_out, keys_out)
-    given = [padding.with_nan(x, out).requires_grad_() for x, out in zip(call.operands, outs, strict=True)]
+    given, queries_out = padding.leaves(call.operands, places)
     wanted = (*given, *call.wanted[3:])
     dout = padding.with_nan(random(*given[0].shape, dtype=torch.float16), queries_out)
     found = {}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  47c5276b6d2dfc62
-#   text hash     36c27350def3795c
+#   content hash  9d441ba3f18299c1
+#   text hash     295086f162a9b417
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

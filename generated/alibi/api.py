@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  35065ba257520b29
-#   text hash     24d5676fec2959aa
+#   content hash  e52285ff02cfb47b
+#   text hash     e0be324a4e72a48a
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

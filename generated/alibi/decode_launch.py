@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dd2f6642c2034ed7
-#   text hash     d841a9026acfa53a
+#   content hash  fa96881fd5ffa047
+#   text hash     37cc9140d3521d12
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f201ffe61967fb31
-#   text hash     9983fc6f6030fdd0
+#   content hash  b9be5cc51f766a35
+#   text hash     b8b375b6c4b48104
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

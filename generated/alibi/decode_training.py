@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  319e3bdce3f8c2ff
-#   text hash     5eb2bbb531192d13
+#   content hash  85732bbe6cdee8b3
+#   text hash     a7f7e94f0475129d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

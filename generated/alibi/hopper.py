@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f775d0618bc06fa8
-#   text hash     88974f42a5fedcdb
+#   content hash  c40c014e22687b1b
+#   text hash     6cb01f8d90d91e67
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e44e147cdc9afc0d
-#   text hash     cc544b0dfed2583f
+#   content hash  65efa035746ed373
+#   text hash     c1e5fc6484476219
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

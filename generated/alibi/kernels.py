@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8d178c41788ea084
-#   text hash     1720d1e41fa6edcb
+#   content hash  eacfad51c1efe8ef
+#   text hash     9ac3e19bc1499edc
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3cf83b5e9c7a7134
-#   text hash     243aa5e0fc891dbd
+#   content hash  4d79f430f8a99fa1
+#   text hash     0494e5be6d57e4d3
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

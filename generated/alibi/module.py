@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  95287cbfb4b774b6
-#   text hash     164d65f0cef79f4d
+#   content hash  53d2b55b7234f63f
+#   text hash     d79e1f5de8db5265
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

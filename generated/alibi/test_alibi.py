@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f13c3d805a23f9f0
-#   text hash     4d92b5b524a7cb98
+#   content hash  a54d8d89ef6ceded
+#   text hash     6b0c7a78abe493e3
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9f1b79d0d1098094
-#   text hash     5b740ace24aaec9d
+#   content hash  5a06a148da8dd914
+#   text hash     1cc48f7f935db94a
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3a221a94d0573f48
-#   text hash     0db5fa8643483f67
+#   content hash  17b5e11a887d95fd
+#   text hash     428a611abd5fd2a5
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5d6bd84854565e9a
-#   text hash     15d7baf83ddf6e32
+#   content hash  70796dacc7a7f0c4
+#   text hash     a91c817c3484f809
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

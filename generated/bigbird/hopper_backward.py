@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  727c072459eb394e
-#   text hash     af4144351d92e5c2
+#   content hash  d65f0ac849f4090c
+#   text hash     e2e9f23a30eeaa63
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  54b6eae09ebf970b
-#   text hash     57187b33aeb3e23b
+#   content hash  2d837fc4372e478a
+#   text hash     5086e1f6e671611d
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d6316540c9a3c832
-#   text hash     2cefab093cbb9530
+#   content hash  f3b630bc10182d25
+#   text hash     25091199593b6d33
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

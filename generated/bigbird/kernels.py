@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  11e332b059dd04b2
-#   text hash     debaae443b738c11
+#   content hash  4aafb8d8ff9200a8
+#   text hash     3c288f9a0ca8c3f1
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fca7b71942450891
-#   text hash     059a6e874184d129
+#   content hash  f4ca1ab742b9d0fa
+#   text hash     f39efa0f5f9b829f
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c6a50ae25bb6315e
-#   text hash     131c414091ba1eac
+#   content hash  7ef689d57ed90fdb
+#   text hash     58f985b4513f1eb1
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e85373a81f41b6c5
-#   text hash     d3866bbd6f92fed6
+#   content hash  64ceec14bb36fabb
+#   text hash     45295edbedf733b3
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

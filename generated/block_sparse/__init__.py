@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fdf3218e66831728
-#   text hash     7370a7fae3e81974
+#   content hash  8713f7df6ce3d66a
+#   text hash     f947ceee000452c4
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a2a763188056f7ae
-#   text hash     34835c1324856ea9
+#   content hash  3748b642a865c99e
+#   text hash     8c829de6649364e7
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  483d1b3826fd80f6
-#   text hash     bef5d28cce74e5bc
+#   content hash  b48f03b0bc43a416
+#   text hash     47beb40d6f275914
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6cba5958aef86a32
-#   text hash     4b1851080f661642
+#   content hash  79b7769a01fb7739
+#   text hash     2ebddc22f56b9838
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  acab117ba70db503
-#   text hash     1dfdac1b752fd360
+#   content hash  87534cc8d2ff4366
+#   text hash     13cea08b863bcd00
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

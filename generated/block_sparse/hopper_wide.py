@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ecece47c5ab5ae5e
-#   text hash     0b9cc847fe1ac482
+#   content hash  e0b86ace1caf7a89
+#   text hash     a8912311608866af
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

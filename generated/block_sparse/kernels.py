@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  de96d198e2059093
-#   text hash     a8fddbe837c3aebd
+#   content hash  895171c90e95c0e5
+#   text hash     48f93c77709f0425
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5c196603bfb160b0
-#   text hash     8cc467289ac13efc
+#   content hash  a66460ff6af522d6
+#   text hash     db1364fd990626fe
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

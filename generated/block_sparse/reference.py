@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  563524371f6c0d70
-#   text hash     c1547daa57b1c6c4
+#   content hash  930c1a755196fbc0
+#   text hash     33a51cc22798024d
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

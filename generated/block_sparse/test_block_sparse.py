@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1e38f718294ca50c
-#   text hash     dd3741fb540cea07
+#   content hash  59fe8ceacaf7d3da
+#   text hash     8f67cbf25e57d6cc
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

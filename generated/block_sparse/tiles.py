@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cd8ac89562b7df87
-#   text hash     00bbe65ece165b79
+#   content hash  2f430c6c10e94036
+#   text hash     f626c15031a8a883
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

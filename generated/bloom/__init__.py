@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  405ab176b122429b
-#   text hash     10b382cba9736257
+#   content hash  217530fe8935f157
+#   text hash     0924c36474c1c0f5
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  686309918f276455
-#   text hash     94321199c5aa767f
+#   content hash  eee80b20ad633e63
+#   text hash     8699008ba24ecec8
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

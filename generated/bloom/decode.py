@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  65e1d7417a49d2e4
-#   text hash     a932479a38ae82c2
+#   content hash  b7047701e29cf6ab
+#   text hash     09c2d93e7ea6785f
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  31a28908d8797070
-#   text hash     2e2298747dec5a06
+#   content hash  e849d0f4fb567777
+#   text hash     dc1c703c1a70d1dc
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

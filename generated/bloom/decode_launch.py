@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1f045742becd967f
-#   text hash     dbc7923a13306658
+#   content hash  eb83b61f44d930b6
+#   text hash     714aa1dda1f963c0
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

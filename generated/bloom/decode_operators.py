@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ba96e39b2d5890b1
-#   text hash     41a3344c08a5dfda
+#   content hash  fa3c5eb50b61a85d
+#   text hash     2cd84ca05d1463fa
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

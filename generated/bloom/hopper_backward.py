@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6ae1529e035a0ab2
-#   text hash     7548203bcd499f40
+#   content hash  052ccd509655009a
+#   text hash     65f0ea9b18b0bf17
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

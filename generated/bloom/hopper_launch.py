@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  979e847c5f78ebeb
-#   text hash     93bd4a52da8a0139
+#   content hash  f1ced3b3bc357cc0
+#   text hash     1cea3684e1cea5e9
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

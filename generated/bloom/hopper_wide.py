@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  baf02fb6a4843cd8
-#   text hash     f9e9a410b5b1e861
+#   content hash  f174b469a423b469
+#   text hash     1a64f0da524655e6
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  aedeaaab14f7ba36
-#   text hash     a5b9ab441406bd9e
+#   content hash  e6722e32e0f0ad6c
+#   text hash     0535906934f18bc6
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b4de387763c14746
-#   text hash     891d018ed93af7fe
+#   content hash  bcdb128f2a4b8742
+#   text hash     057a29fa4966a22e
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6b2bd8238ddc2da8
-#   text hash     e1bdc483d925db3e
+#   content hash  fbb333a33bbf1619
+#   text hash     9076e1657427ce18
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

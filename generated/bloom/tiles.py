@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6ec9fb93665e4603
-#   text hash     3270f4a9a592803f
+#   content hash  59c214a27a3896e6
+#   text hash     3d93e2bc544bbd26
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

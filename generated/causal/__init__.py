@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ffb31f42860aabf6
-#   text hash     5ad6bfefb9129639
+#   content hash  d5c6c2af53cb63cc
+#   text hash     deebecf946a26ce4
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

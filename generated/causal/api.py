@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eb3e25705da8d590
-#   text hash     164c6dc762101e57
+#   content hash  51690179cfca6287
+#   text hash     7e5ecdc8654a9a90
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

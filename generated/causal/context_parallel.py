@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cc7997d33433c3a8
-#   text hash     ba951512fc319cbe
+#   content hash  4fd2334e2e3463ba
+#   text hash     9fdb46012bc10d02
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

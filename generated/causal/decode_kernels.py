@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  627f79ddf32e6002
-#   text hash     484dcf17ae3efefc
+#   content hash  cb3415beeff14526
+#   text hash     b146a9799fcc2c5f
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1e0eb1af48b03502
-#   text hash     141dd75e7094a5f7
+#   content hash  eabbd0d96fef77d4
+#   text hash     43cfbe3bf6be269f
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  daab548b79d185d1
-#   text hash     dd55228b968aef9b
+#   content hash  9a8ec6aaf47af2f9
+#   text hash     49d12bfb97674824
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a421cec8244cba8c
-#   text hash     d34d2164ae134c5f
+#   content hash  c462823fe1f8f444
+#   text hash     ebe0c350a15846a4
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

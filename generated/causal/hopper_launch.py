@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0302db61cfa594ce
-#   text hash     87e9721a9c01bb0b
+#   content hash  3a52ac519a6f3c07
+#   text hash     86038d5586e3a570
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9a8c9ef635d91e7e
-#   text hash     4ed07227e68c0ddf
+#   content hash  ae601fb00501fa30
+#   text hash     7c9074c4099a6b14
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  204aabc68fb5abb4
-#   text hash     a15d9be9902937c7
+#   content hash  a17c7132f15e6885
+#   text hash     3eaaa571f4176cdc
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d68df1369ba44d12
-#   text hash     8ea16761929dab3d
+#   content hash  5bde575e1035497b
+#   text hash     a88a6b1f0841bacc
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

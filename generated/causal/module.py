@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  942ae26c2467e0a9
-#   text hash     e0e3bd0fc4befa8f
+#   content hash  b834ca10019ba059
+#   text hash     93476b3ba1d8170b
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8a16e4021c12cad8
-#   text hash     bb241505cf299e6f
+#   content hash  fca092f8f68ff5ee
+#   text hash     c91a38a728ee9b2c
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

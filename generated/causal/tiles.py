@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  481c60d43f4835ee
-#   text hash     fe72b7992ba24ed9
+#   content hash  51c3f4d6cad1fcc0
+#   text hash     f1d6ec1e707d1e6b
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  af963a98acca725c
-#   text hash     ee4fbeda9b43ecdc
+#   content hash  f6ac6ab9f44ced2f
+#   text hash     cec0bd9dc195217f
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a53fc30e7600af48
-#   text hash     4fdd2078d1088318
+#   content hash  9069d62aa00c96fe
+#   text hash     df08f13104e53482
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

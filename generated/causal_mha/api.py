@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4b4e5b2a31a80750
-#   text hash     2bd8157be99c3989
+#   content hash  efc6f574cade8151
+#   text hash     ed0b46f7c01e0513
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f2cb2251d20e310c
-#   text hash     9ca1ff0d177748f0
+#   content hash  9e52db38824bfb1a
+#   text hash     c6f962e38cbb966a
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  02c6213ed3d811c0
-#   text hash     4f1b8455401d5f91
+#   content hash  f26a8edca97fb48a
+#   text hash     86c8d78872e727b0
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  191d5cbab1524065
-#   text hash     be6f0f6a1985c1a9
+#   content hash  8daf1b473f251bd1
+#   text hash     4f1512a6210af4bb
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

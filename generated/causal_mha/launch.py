@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  61a5ddc787b5f39c
-#   text hash     6677c01293c85789
+#   content hash  c59224fa5485c043
+#   text hash     1ac964a608b363f2
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

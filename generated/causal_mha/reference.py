@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  57f615ddee100bb8
-#   text hash     8c89f3c80adc6e81
+#   content hash  0ac54cefabbfcea9
+#   text hash     42f727f0f7327949
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

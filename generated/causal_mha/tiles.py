@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  307f506dcd15e32e
-#   text hash     177c8a34c70e0d4c
+#   content hash  3a66f837db12262d
+#   text hash     078cbd4572bbdb11
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

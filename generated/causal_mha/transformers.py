@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1462fd72bd9f5ae8
-#   text hash     983e96fa8575e1a4
+#   content hash  01cef190611f7111
+#   text hash     4667176117659cc2
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  679f8646de1702b9
-#   text hash     cfd46358e041d812
+#   content hash  ffb197fe3d950bed
+#   text hash     519851088f94e062
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

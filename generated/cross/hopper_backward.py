@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4375474e15139373
-#   text hash     c6b1f146c0813989
+#   content hash  04bc0d0200810cdd
+#   text hash     40d5c5496d13d0e1
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ecf44451f5285a07
-#   text hash     ea037c921b94f98b
+#   content hash  72a42ecf04ba9193
+#   text hash     66fe05c04d7c557f
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4d9d71a51c86e9c4
-#   text hash     6c0ed8c717539654
+#   content hash  1db4ef7a4383c947
+#   text hash     160922e32c67dd69
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

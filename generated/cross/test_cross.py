@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f6af78dbb21d9272
-#   text hash     ca827663b1905b3a
+#   content hash  c67a314dfe50dd53
+#   text hash     f00fe2067af2a222
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

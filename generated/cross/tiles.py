@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  de7b8d4f9db92697
-#   text hash     f6a72d7e0cb92904
+#   content hash  8128c7ed0cb3857c
+#   text hash     fb750c7120a7244c
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

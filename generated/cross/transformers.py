@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5dabc671e2d2f0a1
-#   text hash     9fcdf2e4e11abc6a
+#   content hash  1c2f1160cfd66861
+#   text hash     8566eb75da2de688
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d3c44727260406ba
-#   text hash     1a92952c091350fb
+#   content hash  e548884f63d3846b
+#   text hash     641d8df57908c0ca
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c2fb8e66b93e0d5c
-#   text hash     0df1daf2c1c74076
+#   content hash  67d245c72c45b48d
+#   text hash     ecf20f676122174e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  04780c108d6d11ac
-#   text hash     7e37b69ab5ff76ba
+#   content hash  325bc7b139a70505
+#   text hash     3a984167fc2c6f95
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

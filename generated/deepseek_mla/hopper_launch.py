@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  08844c5ec4db4cba
-#   text hash     130be1819bc7f6f8
+#   content hash  61043c8df0bf7157
+#   text hash     3ddcca49de65a6ff
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

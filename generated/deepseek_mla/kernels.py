@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9b64a664ff956a0c
-#   text hash     7904af8ad02fcea2
+#   content hash  a3eb0d95324b9c6c
+#   text hash     21304248022bfc77
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  515b748ba4cf8c4a
-#   text hash     2c1233b8f7e465ff
+#   content hash  d448d6e4954ea4a3
+#   text hash     e878608b9257ef19
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4cd15a8a130b9a5e
-#   text hash     31208459d3a89dd1
+#   content hash  73a8603a0402ab14
+#   text hash     e2c3a3e28cd6bde4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  54687aa299af2f19
-#   text hash     da722dfebbd4c127
+#   content hash  e0aed9445bf3e22f
+#   text hash     13e76f9301dacccb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

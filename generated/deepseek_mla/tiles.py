@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a69f0f5f0cc21513
-#   text hash     e4f521f75312a8fe
+#   content hash  b8832e3a0f2cf24f
+#   text hash     bac54c40161b29fd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

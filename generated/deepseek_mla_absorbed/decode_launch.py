@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5f9b0c5775601777
-#   text hash     c7c55bdab4cbaaa6
+#   content hash  268ce8c93c0f6c4e
+#   text hash     f8afd7529bb7fb2a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  84189ae67b38186d
-#   text hash     6e6418f496a1e7fd
+#   content hash  3c503471f96d9b50
+#   text hash     1c21333db474dfcd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  af13b7023c5705c7
-#   text hash     f06ae579cefc3786
+#   content hash  1ecb113b88633915
+#   text hash     d905f9d5c5972234
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e93309d3c9dda569
-#   text hash     5b78120616c7b5e3
+#   content hash  e8501e6acd0870c5
+#   text hash     63ad2112f66346d6
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  093786fab75693f7
-#   text hash     13e7aa9c16dc6107
+#   content hash  581c4925bf9783dd
+#   text hash     f312ce85db320879
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  700109e9c93f6abd
-#   text hash     c0c3ee6c065db42e
+#   content hash  b71982e36f04956f
+#   text hash     00bef77851651660
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

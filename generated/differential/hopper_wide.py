@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a4ffc4994f7082e2
-#   text hash     83a47817e0d25023
+#   content hash  49a5de59dc23017b
+#   text hash     9c53fc638ac1cf68
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

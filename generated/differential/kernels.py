@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8098e2d267578108
-#   text hash     935a68b927381c5f
+#   content hash  f75ba2a436205bed
+#   text hash     5995aa6f3cb92020
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  31c40b95affb24c4
-#   text hash     aeceacfbb292c214
+#   content hash  3c3db0451623fc47
+#   text hash     f25304df3be03d85
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0813edd088ebbf5d
-#   text hash     3ba35374e746fd7f
+#   content hash  36f91a75a4d65f3a
+#   text hash     133ede8c7af4262a
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

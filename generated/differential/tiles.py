@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e435eb24d65563af
-#   text hash     74d807f51f2d98a1
+#   content hash  e8bccc7da7f47f22
+#   text hash     51f71d601e0b7fb6
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1de8eba9e08a00da
-#   text hash     260164dc693b3351
+#   content hash  0ed6e2ebc3a3a116
+#   text hash     7ea6e5dec891db25
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

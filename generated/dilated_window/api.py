@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e238f0909111a3ad
-#   text hash     e159c85d77ac3efa
+#   content hash  4efecfe701cf851a
+#   text hash     81dda47fa558bebd
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b82d2901829534cf
-#   text hash     9cd76dd711cfc8a9
+#   content hash  606fdffba2390c89
+#   text hash     66d55ccb33661233
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e7f5f019600b31e0
-#   text hash     7aef8e860cdd9002
+#   content hash  89cc1dbb2c68417d
+#   text hash     da79587e164f7c5f
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6a1b7b98ab29eee6
-#   text hash     1c3151f106f0bb8f
+#   content hash  1900b32d8b466b12
+#   text hash     8c34e8909fa2221d
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3c4d426d7c045636
-#   text hash     c791a530d1048251
+#   content hash  fbd40991314f69f9
+#   text hash     c865d67f1ff28d5a
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  635c87a33ddd986d
-#   text hash     a153eab793c5390b
+#   content hash  4f68e8d205c65113
+#   text hash     36fd6b9ea7f42c60
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b33773aef360a3c2
-#   text hash     7fde07a6e64d2ce6
+#   content hash  21dd51e26bdb277a
+#   text hash     53976816f0753969
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

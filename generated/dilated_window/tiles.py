@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f4e72a4464ebc7c3
-#   text hash     ce17a3f8218d0332
+#   content hash  f85fabdaa955d8cd
+#   text hash     3a02674e1267fac4
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

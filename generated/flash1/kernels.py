@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d1ff23021cd934df
-#   text hash     75e85b95e651ce59
+#   content hash  722319a4a051b0a7
+#   text hash     f947ed72cc520eb5
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

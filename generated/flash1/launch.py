@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6923d749b424fd6c
-#   text hash     d6360ec89d01682b
+#   content hash  f1c2147c6ea32ff9
+#   text hash     1209c0b007a549af
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9f89f94cb7601b77
-#   text hash     bfe2e8e78ab9ee2b
+#   content hash  f77f4574b7e97ebb
+#   text hash     9e9961a8e22d9477
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

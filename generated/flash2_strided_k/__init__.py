@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b11c68ce9895c74b
-#   text hash     a2b08fb482541c9e
+#   content hash  45b8f2dfc9687e08
+#   text hash     6b2d7658995ae4c1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  eb2d63ba3bfdf8b8
-#   text hash     1efe4c3f88bc1962
+#   content hash  1a639fa42883083f
+#   text hash     de45a6dc8789449e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row
 apart in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  25ab17b8a0029486
-#   text hash     a2a3e9f1e82fa9d0
+#   content hash  a8169e308287ae9f
+#   text hash     baaa462169c651ea
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f2dd1f5644cdf13c
-#   text hash     08ba769155094b11
+#   content hash  72ce0bbc7eb87182
+#   text hash     40ff5ccaa121694b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4f58b5ac0f63edde
-#   text hash     03fb4e59e4f338e5
+#   content hash  78f265893c0b6028
+#   text hash     d828f5251f906aee
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  124d92e8d6717df3
-#   text hash     d83f8b136e1d9f87
+#   content hash  4d5304ce05a7e493
+#   text hash     2c87a0b74ccf6e69
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  baaba5902fb31b25
-#   text hash     62ac1aff41d889b7
+#   content hash  7af2be2a4e05768b
+#   text hash     c768d94edf6887a1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  eae876c4c964a051
-#   text hash     e6510353c1211e71
+#   content hash  014ceb72e62423f9
+#   text hash     8569459a4af0ffd5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

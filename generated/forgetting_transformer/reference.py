@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8d814890e6898cde
-#   text hash     c3c3ae6a0ee81359
+#   content hash  97c28d5b466f8ef1
+#   text hash     5332d3f38528738c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

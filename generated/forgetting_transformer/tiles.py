@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c80df223a629f2e7
-#   text hash     092cf742c4e8a191
+#   content hash  0ad547e52211a1c7
+#   text hash     a2b0a2e28875db68
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6ccaa58656b5872e
-#   text hash     1f06af1cc6d7f329
+#   content hash  c90274ae0b3438ce
+#   text hash     a51862eea25c764a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4c9d9ac24c510236
-#   text hash     5b547028b87375a7
+#   content hash  d8bb22ebe1e2700c
+#   text hash     5a27dae1e4243156
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

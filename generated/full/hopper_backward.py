@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5f914f1d3dd7bf2c
-#   text hash     b64ff27c72172e1b
+#   content hash  54a97cf84a8313c9
+#   text hash     8ffa380f3dabb276
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  70543d06251ecbc3
-#   text hash     74805f1505d5d253
+#   content hash  3e3e4bc7b9faa021
+#   text hash     0acde3915635a041
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a8a194575ca99e45
-#   text hash     d1c6d4d1e8fdde4a
+#   content hash  71994b534f02746f
+#   text hash     18ffe75e2e5411d0
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

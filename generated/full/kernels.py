@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  47e512f22182e9f3
-#   text hash     b5cda8e972b93221
+#   content hash  c1775b4d5a300283
+#   text hash     4eb3801b8551fbb5
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

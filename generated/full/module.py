@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  627e78bc0182dd2c
-#   text hash     3e66aed15fc40c65
+#   content hash  2eb47362318dc9db
+#   text hash     ab708b1d94adeafc
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

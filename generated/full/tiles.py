@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  72b1edb8cad91fda
-#   text hash     321809199d0f8b6e
+#   content hash  c99050477e89c63d
+#   text hash     58c4d6ebd813b9d5
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3bd16c3d158c804e
-#   text hash     52cc2c9952b76b53
+#   content hash  ca0315f8217d7391
+#   text hash     d16b098b26e2e4f8
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

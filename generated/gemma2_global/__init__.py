@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  34978102128c4f93
-#   text hash     d9e3334c69b3ea45
+#   content hash  155e04b9bff998a5
+#   text hash     8225d6e2b13ba5a7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f5b3344d6781ce84
-#   text hash     8987952da40eb3fd
+#   content hash  3a059e2e4fb8174e
+#   text hash     421b3cab22d90d43
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0db6de78527095a5
-#   text hash     a50b6649fa8f1066
+#   content hash  f7ad6b6b10a51f59
+#   text hash     7ab328c4e4738a75
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

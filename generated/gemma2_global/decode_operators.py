@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8b1a0e0a92df91b1
-#   text hash     d54f99d2e0a9017e
+#   content hash  ffbbe0dca04cb8ed
+#   text hash     f83bfa09c168374e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0ac6419eb7732e37
-#   text hash     d05767e6405f61bc
+#   content hash  9697c597fb9b33dc
+#   text hash     f796271c6ed88982
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5c845e3cfd7304e7
-#   text hash     6db3aaf84b90124e
+#   content hash  11f7ceec473e38bc
+#   text hash     f0c3219669a1f9ba
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

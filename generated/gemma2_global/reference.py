@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  52b0acca8f01df0f
-#   text hash     9f51b5322af2665c
+#   content hash  a005a89544cdbc66
+#   text hash     34b83ed7db0b5c7e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

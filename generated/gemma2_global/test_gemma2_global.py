@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7a9f97615e4bdd7e
-#   text hash     93c18b3950163508
+#   content hash  aa261ec1031c2f01
+#   text hash     179a8ed8b4f977ea
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

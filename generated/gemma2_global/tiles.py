@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0dc1cbe716effec3
-#   text hash     bf06dfe338c61da4
+#   content hash  1c68fb0d795d6d13
+#   text hash     ca62dabdd6b37e16
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

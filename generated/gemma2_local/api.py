@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  377c085320020fd1
-#   text hash     c52a78856eb26584
+#   content hash  6f1d4b49c546d65d
+#   text hash     a32003deb5655609
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

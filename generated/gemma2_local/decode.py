@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b60b7798c8e02727
-#   text hash     071a9e538e844fe9
+#   content hash  c0b04d1df65d4261
+#   text hash     2c4a25f3398d8522
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  19c25496c601a22b
-#   text hash     336d857a3a740de9
+#   content hash  aa47a12a119daf23
+#   text hash     c58eeb0c25be0444
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bbe4d1dba60a1bd2
-#   text hash     abbb96515f7b55a9
+#   content hash  7619b5a2612d8f3b
+#   text hash     349ccdf2e8bbfb30
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  54d2702208c8f47d
-#   text hash     fc38503ee47d2f87
+#   content hash  d8b39a6d7c5e1195
+#   text hash     5a63434e4579123a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

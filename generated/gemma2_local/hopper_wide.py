@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  be47792e3b3616a7
-#   text hash     bc60e7b1168fb7d4
+#   content hash  49b9f7ea96bae499
+#   text hash     6595ec908c72ab5d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fd03780b4fcae16f
-#   text hash     590acd0d4047d27a
+#   content hash  b109e535fc4c3199
+#   text hash     9dc5c208ac21f16a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -30,9 +30,9 @@ def _attend(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
-        return out.zero_(), lse.fill_(float("inf")), *runtime.empty_turned(q, k)
+        return out.zero_(), lse.fill_(float("inf")), runtime.empty_rows(q), runtime.empty_rows(k)
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, reach=4095)
-    q_turned, k_turned = runtime.empty_turned(q, k)
+    q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
     attend_turned(cache, q_turned, k_turned, v, out, lse, entries, cos, sin, positions, scale)
@@ -64,7 +64,7 @@ def _outputs(q, v, entries):
 
 @_attend.register_fake
 def _(q, k, v, entries, cos, sin, positions, scale):
-    return *_outputs(q, v, entries), *runtime.empty_turned(q, k)
+    return *_outputs(q, v, entries), runtime.empty_rows(q), runtime.empty_rows(k)
 
 
 def _common(q, k, v, entries, cos, sin, positions, block_m, block_n):

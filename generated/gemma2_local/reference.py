@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  98345261efb8d400
-#   text hash     31014dabad9a8ca8
+#   content hash  bc22f6dae192d271
+#   text hash     9799ca02d45be40d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d29ac1d757b428de
-#   text hash     c1c28e74b6c3e353
+#   content hash  426de8536c9d2a71
+#   text hash     03d5788c9f33c521
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2fefb19abea464f6
-#   text hash     570c561ab97272d3
+#   content hash  9e8155424d318610
+#   text hash     21572353ea9b2c3b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  943b74ab1f6f1ca4
-#   text hash     da4721941f525990
+#   content hash  44a097e9023bdfe1
+#   text hash     27eaf73f8ca4bbbf
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

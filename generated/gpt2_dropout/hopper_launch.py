@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c86bf73c766a96be
-#   text hash     c493cd4959065f53
+#   content hash  126f052d997d7b6b
+#   text hash     a737943741770cfd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

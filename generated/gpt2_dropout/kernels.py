@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bcf0f22d7760a8a1
-#   text hash     60367ec4caec731b
+#   content hash  deb6fa83647e2721
+#   text hash     eb12aef3c95650ee
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

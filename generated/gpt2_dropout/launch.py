@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8695071f0087a4a3
-#   text hash     5da7b62ea9478b0d
+#   content hash  673c6622cc7199ca
+#   text hash     a9cee7495665e729
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  c94ded4045e446cd
-#   text hash     80a1f9a4e0c152e1
+#   content hash  10ccfa8e617babdb
+#   text hash     628ba817fc67829f
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -863,11 +863,6 @@ def empty_rows(x):
     *sizes, width = x.shape
     step = 16 // x.element_size()
     return empty_like(x) if width % step == 0 else x.new_empty(*sizes, cdiv(width, step) * step)[..., :width]
-
-
-def empty_turned(q, k):
-    """Room for the rotated q and k."""
-    return empty_rows(q), empty_rows(k)
 
 
 def empty_like(x):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  615a1da99a4c8f44
-#   text hash     e6cac603e1b27f6c
+#   content hash  b11847f72e45ede9
+#   text hash     18101a007c3aa551
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

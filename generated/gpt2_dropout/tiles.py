@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  23f9e3777db6907e
-#   text hash     4e32e5a7df21c285
+#   content hash  0cc122c480283781
+#   text hash     e35c55b0717f873c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cc3aceae75f6a853
-#   text hash     f4db8596a50d6502
+#   content hash  04fd0cd7c7e39b46
+#   text hash     44a1628ed2a7e6cd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9ad82851aac7f05d
-#   text hash     f1ebbd79f24a47f6
+#   content hash  077055b68840622f
+#   text hash     5e4c14b0204010e9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  93833f1ece7ee332
-#   text hash     00175a51faa0fb9a
+#   content hash  0f836aa2d560cd4d
+#   text hash     e160fc23adcc0014
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  724a97df4373d21f
-#   text hash     8a72063bba8a8d2b
+#   content hash  83224f64d2de2beb
+#   text hash     5d3a0677d81c923f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3861ee219bc24bd2
-#   text hash     daecde5e545849c3
+#   content hash  e71129e705b1a05d
+#   text hash     b314018e1e05c4ad
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2c05efef3a61f062
-#   text hash     6af593fd7908b8a7
+#   content hash  d2d4327cb6abf9d6
+#   text hash     b7cbe641d6427a48
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

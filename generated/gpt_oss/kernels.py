@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4f5e7d73518539e3
-#   text hash     bede6e37d4a5f2a7
+#   content hash  20cb4b4549bca26e
+#   text hash     571448b411ff948c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

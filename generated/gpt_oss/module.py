@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ecf6a46fdf82e759
-#   text hash     af575b27de0c9df4
+#   content hash  f3737dd8ecded316
+#   text hash     7e1c5ecd3bc04896
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

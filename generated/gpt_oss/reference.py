@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fa74726245799831
-#   text hash     fa3ef24ce1e5a855
+#   content hash  94ebda5b018c4b21
+#   text hash     ce4089a03afe7832
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7d6ff27e9a3d9e34
-#   text hash     0a71b9f51b11eb3c
+#   content hash  d296614bdbd15301
+#   text hash     80557e3e6f7d9af7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

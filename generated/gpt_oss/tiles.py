@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6f5f74e9c30632cc
-#   text hash     18b8519ff0fe7bc8
+#   content hash  eca0f7e1e56998d8
+#   text hash     50bf900660a218ec
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

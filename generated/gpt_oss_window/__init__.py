@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b425df72d57ae637
-#   text hash     20afcce808b76374
+#   content hash  0be1fb4a27b3075c
+#   text hash     bd79dc3ff428d0fe
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2fc5b0ae07a899cf
-#   text hash     2ebcaa3ed8bef4a2
+#   content hash  d454275114577f31
+#   text hash     a20ee502b22cde2f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

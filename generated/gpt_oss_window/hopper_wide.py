@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  739916812cd339ca
-#   text hash     c262ee8d7fd3412c
+#   content hash  2cd5da799f3bee52
+#   text hash     04a7dd4b857f51c1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

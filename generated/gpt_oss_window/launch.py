@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bce50fdc6c1ea95b
-#   text hash     2cbc469feb1031a7
+#   content hash  600e4c511623d69e
+#   text hash     f36cc96a0a2c914f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -33,9 +33,9 @@ def _attend(
     if out.numel() == 0 or k.numel() == 0:
         lse.copy_(_log2_units(sinks)[:, None])
         lse = lse if entries is None else lse.masked_fill(entries[:, 1, None, None] == 0, float("inf"))
-        return out.zero_(), lse, *runtime.empty_turned(q, k)
+        return out.zero_(), lse, runtime.empty_rows(q), runtime.empty_rows(k)
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, sinks, reach=127)
-    q_turned, k_turned = runtime.empty_turned(q, k)
+    q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
     attend_turned(cache, q_turned, k_turned, v, out, lse, entries, cos, sin, positions, sinks, scale)
@@ -68,7 +68,7 @@ def _outputs(q, v, entries):
 
 @_attend.register_fake
 def _(q, k, v, entries, cos, sin, positions, sinks, scale):
-    return *_outputs(q, v, entries), *runtime.empty_turned(q, k)
+    return *_outputs(q, v, entries), runtime.empty_rows(q), runtime.empty_rows(k)
 
 
 def _common(q, k, v, entries, cos, sin, positions, block_m, block_n):

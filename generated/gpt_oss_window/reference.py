@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c44657f1ca79de5b
-#   text hash     7d2526a9e1a39154
+#   content hash  6d848f8b7deeabc6
+#   text hash     c6d364c93f928a87
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

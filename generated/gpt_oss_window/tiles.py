@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c5e540ce15af2c19
-#   text hash     9cf42a10f522975e
+#   content hash  185bc9513573b752
+#   text hash     7ed36cc2c5216803
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

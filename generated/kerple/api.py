@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0851bf6956748237
-#   text hash     d8bae52a3da41cd9
+#   content hash  67906df88bbb4187
+#   text hash     f321a2e0cccd7b96
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

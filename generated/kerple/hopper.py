@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0b53ac659914b6c6
-#   text hash     1a00e08a8b1445c7
+#   content hash  6589055b9862f346
+#   text hash     3f4a29a99635c783
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

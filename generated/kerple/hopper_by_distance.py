@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9585c49c8e53f983
-#   text hash     09f6bbc2c9329454
+#   content hash  4e0b4928d43b98ef
+#   text hash     9bb73f47848eaf26
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

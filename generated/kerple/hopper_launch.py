@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4b296d20151d4e26
-#   text hash     326aedcd4a19de3b
+#   content hash  268d00fb6bd08696
+#   text hash     e43b96632791ac7d
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

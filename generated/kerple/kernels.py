@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  507504a10db746d3
-#   text hash     c22fa27827d07d14
+#   content hash  93cb0ee679f4fe75
+#   text hash     4439df9507bf4995
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

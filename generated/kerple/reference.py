@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4ca2210b2cef82f0
-#   text hash     91da695c13608fcf
+#   content hash  dc3f8e54be6bb294
+#   text hash     083df78602b488f0
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2ead0c1a9cb5f6bc
-#   text hash     8927f53f64daffeb
+#   content hash  ccdf85c90f384d08
+#   text hash     fbce0cebcbcc7175
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0942789d3e502d36
-#   text hash     ee4a38c653e7a291
+#   content hash  769193cf45f42010
+#   text hash     d8ed8bfd3f3e6c70
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

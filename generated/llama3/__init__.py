@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1d73833a7ddecfc8
-#   text hash     9981435dfeb390e7
+#   content hash  b9f5f155c77081ee
+#   text hash     00fe8636f1bfa53d
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

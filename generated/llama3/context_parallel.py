@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2883c8754d02ffaf
-#   text hash     da22bc691f81d17b
+#   content hash  a5c71fa3a4641806
+#   text hash     e0a373fa9bbc9df4
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bb24519f7c1e7ac0
-#   text hash     1120510de171ec01
+#   content hash  c99b98f3eee824c8
+#   text hash     fe60b55139878d9e
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

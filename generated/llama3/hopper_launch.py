@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3cc6539e6700cd99
-#   text hash     ea270e2847babc89
+#   content hash  13ce5512b749ccbd
+#   text hash     ef0061f973700770
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

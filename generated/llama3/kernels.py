@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  01f2860c92b12e4a
-#   text hash     94a4387845eb305c
+#   content hash  f976b5b5ef2df9e7
+#   text hash     26a161aa469ea70a
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

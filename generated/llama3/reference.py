@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9ca4e0e56aac1be5
-#   text hash     32f2abc3dc707b2f
+#   content hash  835f087614f35922
+#   text hash     908238402d3d0c83
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

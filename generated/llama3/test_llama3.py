@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  52f9bf4c3fcae973
-#   text hash     557081a64669615c
+#   content hash  0c69c647db3a96b1
+#   text hash     19b6b4788c2fe8d8
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

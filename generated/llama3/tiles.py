@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  102c5e576c3ea185
-#   text hash     e2caa3d70e0ee8c6
+#   content hash  f545cc393206fd3a
+#   text hash     f41d1b295eef9389
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7d16ab05e3e4f3c5
-#   text hash     90a55156a3d5c7c8
+#   content hash  54261e55341ae315
+#   text hash     5a0f05221c0ba2c8
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

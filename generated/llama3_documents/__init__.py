@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e3ef7f4dbc034f04
-#   text hash     c56630d4bbe0cda9
+#   content hash  426f3645ade09854
+#   text hash     bd01b42f7033c65c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

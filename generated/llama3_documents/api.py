@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4b9ba4bf625afb37
-#   text hash     3ad75c418299d61e
+#   content hash  b582274fea62c794
+#   text hash     c62f3d678e698f67
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

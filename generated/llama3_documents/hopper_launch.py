@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f716299e53dac5ba
-#   text hash     988479bf4aefa25d
+#   content hash  66e2224332a5ddfb
+#   text hash     3d2a9875463b9f96
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9114b5b70e3d1641
-#   text hash     3ba1df0ffe552009
+#   content hash  59bb43ec87abc6c7
+#   text hash     4572bed331c3b1d4
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

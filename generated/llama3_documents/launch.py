@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  26b985bcc25ad2f5
-#   text hash     dc02080f50d18768
+#   content hash  5636805439a63aa8
+#   text hash     303a8eef751e033a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -32,9 +32,9 @@ def _attend(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
-        return out.zero_(), lse.fill_(float("inf")), *_empty_ranges(q, k), *runtime.empty_turned(q, k)
+        return out.zero_(), lse.fill_(float("inf")), *_empty_ranges(q, k), runtime.empty_rows(q), runtime.empty_rows(k)
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, in_q_segments, in_k_segments)
-    q_turned, k_turned = runtime.empty_turned(q, k)
+    q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
     q, k = q_turned, k_turned
@@ -66,7 +66,7 @@ def _outputs(q, v, entries):
 
 @_attend.register_fake
 def _(q, k, v, entries, cos, sin, positions, in_q_segments, in_k_segments, scale):
-    return *_outputs(q, v, entries), *_empty_ranges(q, k), *runtime.empty_turned(q, k)
+    return *_outputs(q, v, entries), *_empty_ranges(q, k), runtime.empty_rows(q), runtime.empty_rows(k)
 
 
 def _common(q, k, v, entries, cos, sin, positions, in_q_segments, in_k_segments, key_ranges, block_m, block_n):

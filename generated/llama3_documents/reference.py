@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fc75422918258a21
-#   text hash     5c7a23e62d5b807f
+#   content hash  97fac464091cc731
+#   text hash     7b6e83818f3185a0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

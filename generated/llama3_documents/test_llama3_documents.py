@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fca4fa710f44e0dc
-#   text hash     aa6d532610cc2472
+#   content hash  00931bd46fcb7acc
+#   text hash     9620380719633ff5
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5820a717b76fe3e7
-#   text hash     9c02baaaa9238af4
+#   content hash  1ef6f37475716dbd
+#   text hash     85312379447921fa
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

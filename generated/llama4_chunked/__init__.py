@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1933b241e88a52f7
-#   text hash     020ff6c7b94c243c
+#   content hash  7ebd8943e1ce8cd2
+#   text hash     7eb3a591fd8fa325
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

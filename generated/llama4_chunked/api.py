@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a0d2fdcba4747117
-#   text hash     d493413a9374f8df
+#   content hash  32c960947b5d403d
+#   text hash     b806ea3b4e68c52d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ab57806a85ab5d4d
-#   text hash     6f9fd3c4bc36388b
+#   content hash  7ad62acad21d5cfa
+#   text hash     d71cde91bab4c709
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2a5d2f86b27e38db
-#   text hash     a6ff9372c9dff0e7
+#   content hash  34693360ed26f9bd
+#   text hash     99a390308c95e354
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

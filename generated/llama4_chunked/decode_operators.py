@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f2074b739c0e8715
-#   text hash     d5628f3244b67393
+#   content hash  f709a88f164d7270
+#   text hash     f392f5cc9da840e1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  683800460da672e6
-#   text hash     058b3ade6a1bf232
+#   content hash  c2e2d3e1dce4ef56
+#   text hash     cd44a25912558a8d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

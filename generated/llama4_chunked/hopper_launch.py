@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  023a25b53fc4a7d2
-#   text hash     2511c3e21a7716c2
+#   content hash  d98ed1df39e950f2
+#   text hash     29054811a6e1bb5f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

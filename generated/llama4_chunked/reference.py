@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4cdcb6c4371b2cb6
-#   text hash     a35d80d138bfd255
+#   content hash  8a353dc48529aa02
+#   text hash     a8460368161cb6f3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  58a668ce299dc4e1
-#   text hash     7311ee84bae2e401
+#   content hash  aac0b2189290e5c5
+#   text hash     e05c2f9250ae06ce
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

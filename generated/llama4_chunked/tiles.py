@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  abc5f6ef55b44cf0
-#   text hash     751d445340293270
+#   content hash  f70530698a982e0c
+#   text hash     785e37c4eab86808
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

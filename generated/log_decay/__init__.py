@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ae60d03edef58ac9
-#   text hash     573a29df0c42d764
+#   content hash  eb71ca3b6b4518b8
+#   text hash     0f9ab827ae9afaf0
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

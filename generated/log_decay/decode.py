@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1c91bebe5cb43bbd
-#   text hash     3211104724a8fa36
+#   content hash  060d02d91f511d4b
+#   text hash     6e4cceccf1015638
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  73568136e1fff32f
-#   text hash     2c6db242d14a3cb2
+#   content hash  6dc21202d1e01fdf
+#   text hash     bcca6ef37211c2d3
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

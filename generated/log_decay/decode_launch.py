@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  62d4993b0649c3f3
-#   text hash     9baf1c57b50927f3
+#   content hash  b213ef3b974b10da
+#   text hash     6b95f2d34402c708
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

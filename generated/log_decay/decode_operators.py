@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  68667476ca64c1c5
-#   text hash     09ca16118a9ab9a4
+#   content hash  e72b97fc2ff713d9
+#   text hash     da11b701c9ae0bc7
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0c329c9a9154ec31
-#   text hash     a1ed394a63c5805d
+#   content hash  2d0db151ce67b783
+#   text hash     5994598f0486f108
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9a0e966fc9bea2f6
-#   text hash     05ab74897bda3a9a
+#   content hash  ea0dec30c86c878c
+#   text hash     74501e63b30531e7
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  346d12263de7e1fd
-#   text hash     cd56a85246747f4b
+#   content hash  804de93755115659
+#   text hash     f6651e7fd6024117
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fefbce3374cd4069
-#   text hash     828e3d390824ffe2
+#   content hash  f76ed7ee4e644338
+#   text hash     010a3c615cb7ee49
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

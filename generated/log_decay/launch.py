@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6cb41c587fb6d839
-#   text hash     624167ec488ef486
+#   content hash  a3bc00430084709e
+#   text hash     a09597207d5cc266
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4f55b90248c23bf4
-#   text hash     e2aebd5af4d1dd67
+#   content hash  1d96088b278ae88e
+#   text hash     267ff3416cb892ff
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0573cbe8be8d7a11
-#   text hash     4ba380999d60b285
+#   content hash  a991a76a53e98417
+#   text hash     de5c69319dfe41da
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  38fa1bfa2d3ac764
-#   text hash     b575cb044cd6bce9
+#   content hash  9e7c659e8fa3d909
+#   text hash     6ca2b44cb29ad2a1
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  97ec7aa2dbd43d55
-#   text hash     4ccf4013c49ea261
+#   content hash  c1089c0fed19ab7e
+#   text hash     d58039183cd4b978
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

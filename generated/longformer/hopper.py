@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2d3df589645084dc
-#   text hash     b01b7818da8685e1
+#   content hash  379a338d916685d2
+#   text hash     de20c69e1a5058fc
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9a601cc400057554
-#   text hash     e39561bf21b744b9
+#   content hash  1421634bf62a3b02
+#   text hash     6713ddfcde5e79ba
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  773cf8fb794d3f54
-#   text hash     4564ae0367974294
+#   content hash  f3a7a08a30ef2795
+#   text hash     3357c263552ec8cc
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

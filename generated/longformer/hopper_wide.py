@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a0b92fbe54980860
-#   text hash     20e7398b8e052904
+#   content hash  ecc21ea1626b4363
+#   text hash     bd7a978a52e06733
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

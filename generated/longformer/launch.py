@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  86c90e600641a8e8
-#   text hash     03c1ee7c937fa08d
+#   content hash  b1e23b9749dd73b9
+#   text hash     d819af796c91829b
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6c0a3ccacaf8d5f1
-#   text hash     37f7a618c22781f8
+#   content hash  711e06d37c7ea311
+#   text hash     5ee49b8db801d1c1
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3ee13f4df8af5f9d
-#   text hash     47ea522937db3d21
+#   content hash  cd96598f3165d7b1
+#   text hash     8d41fc43a2ea030b
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

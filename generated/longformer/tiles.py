@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  290063a53442499b
-#   text hash     faa091a5b2633f02
+#   content hash  c8d7cebaa3fd5183
+#   text hash     807cab15dbd95b19
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

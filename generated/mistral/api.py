@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  75503597e6deb526
-#   text hash     698eb03a01e3b7bd
+#   content hash  1ce01e6c1e98867f
+#   text hash     d00667fa3a1592f6
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

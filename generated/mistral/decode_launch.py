@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  91a264e73cc00623
-#   text hash     a6f95c7434141504
+#   content hash  a792eb6994d7b813
+#   text hash     2ec5ceff61f90bfc
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9e54578aa0cdb969
-#   text hash     2c7a783a07360596
+#   content hash  e25d6bdbb11e56fa
+#   text hash     9afb052b38f52707
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

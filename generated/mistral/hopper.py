@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a53350e69e2ddd5b
-#   text hash     99e3b69bf68b1763
+#   content hash  12666d2df8643466
+#   text hash     c8f9159f36fff9fc
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e81a8d1dcf47fb15
-#   text hash     c284725e32db5cf4
+#   content hash  b6c8f3f96bdcceeb
+#   text hash     af6a65622c9afe9c
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  abd9527fdca92d8f
-#   text hash     daf3b60ab53a09ce
+#   content hash  1b33d6b88ce5bd69
+#   text hash     81caa9f375c1dd58
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0e6989fde428b7a1
-#   text hash     eab65a8e80cedca4
+#   content hash  a0bf6dc97993a5b5
+#   text hash     c12b20cc40367e0a
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  47aa4d1e9c5fa968
-#   text hash     e70d8db1a2ee64e5
+#   content hash  723069a3b7f005f0
+#   text hash     7c4c4124852774d4
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bf2fabfbc8e66f31
-#   text hash     61797e7d831339eb
+#   content hash  1f34fcf85725b1dd
+#   text hash     3a22df103b90550e
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

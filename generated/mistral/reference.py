@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  826315e189e5d602
-#   text hash     e9ace02a9eb00a7d
+#   content hash  0c8075bfa6c4537b
+#   text hash     5a46cb3e356184a2
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

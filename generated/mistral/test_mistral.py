@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  647a0bdaafc8526d
-#   text hash     656c270bb94c0a8c
+#   content hash  ef098ce808205757
+#   text hash     ba816b77aae262c9
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

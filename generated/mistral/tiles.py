@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ddf59bfd7bd48bbb
-#   text hash     16059407b6f70b6f
+#   content hash  70326ffc75ba3f97
+#   text hash     00e8a34430c7b713
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

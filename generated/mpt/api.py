@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  28f5e42e635d01b1
-#   text hash     fb44de69edee0be4
+#   content hash  12a9ecc0360f8f50
+#   text hash     42e1d71fa4c1e669
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

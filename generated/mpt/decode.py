@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6e023f9514814953
-#   text hash     fde3240b57f6cd6b
+#   content hash  7836a0a7dd7a4688
+#   text hash     1ed2142bbe5b9c2d
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  77487fd3a510f92e
-#   text hash     862794bf9ea02725
+#   content hash  54f9c4460a3f0ce5
+#   text hash     9dd9cea23592197c
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

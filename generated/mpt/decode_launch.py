@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  83942a9fc1eb6b20
-#   text hash     4b8e24bf1445ee79
+#   content hash  833f94ae0498f47e
+#   text hash     578c562e6a98d2a0
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

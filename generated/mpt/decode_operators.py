@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cd0d4a43bd52cbeb
-#   text hash     d7d84556868aabd1
+#   content hash  ef5d92fabf8b5143
+#   text hash     f992b96e37a68e19
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

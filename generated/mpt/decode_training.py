@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d42ea28b190cc8f1
-#   text hash     4b71783589e04896
+#   content hash  35c3cd5151711d6b
+#   text hash     aa8557840d8547f7
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

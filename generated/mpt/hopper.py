@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d95568e622061bc5
-#   text hash     24aede3cf647ec32
+#   content hash  83e82dacdedf086f
+#   text hash     3ee4bcf7b929d64b
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

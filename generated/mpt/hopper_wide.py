@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  414f4df330d4c950
-#   text hash     7dafca06bc278ad6
+#   content hash  d7407c0adda56386
+#   text hash     5ea3c70ac66da908
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a3ac6ff2a133c77
-#   text hash     2b6b25eb3f943a8d
+#   content hash  7b6577b0ddcce6dc
+#   text hash     8f03897f727c0237
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

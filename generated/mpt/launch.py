@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7f384a45de81c914
-#   text hash     03f91fd274ed2ffd
+#   content hash  dfc2f30b6f050c3d
+#   text hash     30caccb20151fb24
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

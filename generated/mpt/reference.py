@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2efb7bd15d45eb85
-#   text hash     b126cca60f95c0de
+#   content hash  d4ea84429cc06556
+#   text hash     6109291f01f85a5d
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

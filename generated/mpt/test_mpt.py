@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cb64569ce24fbc97
-#   text hash     d572155590a69e0e
+#   content hash  35a7b017165c998e
+#   text hash     861febb1a21887d0
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  91e49f8a5e17becf
-#   text hash     8fdf3e4419c30d73
+#   content hash  257f0df9aaa1d063
+#   text hash     836b958376cdbf00
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d494d328fccfbfda
-#   text hash     b529fa9a8537bbfa
+#   content hash  702a805ebd88e9a5
+#   text hash     d1670839c17dbc9f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  908a993dd41556f3
-#   text hash     3a71b3fc93be87f6
+#   content hash  46dd202727fef11b
+#   text hash     967f996289af398c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

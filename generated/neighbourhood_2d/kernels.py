@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  73dbb6a141aad7e8
-#   text hash     238aa57a9cf8cc19
+#   content hash  9bef85e227aa75c0
+#   text hash     d11204178802c91c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4969fb983ab29ae3
-#   text hash     b964835934289bbc
+#   content hash  a81feeab4fe06a42
+#   text hash     f900a459c4369e69
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

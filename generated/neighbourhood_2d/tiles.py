@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2c7baad0fcc00b6d
-#   text hash     6d59acef6e7ec55d
+#   content hash  82aa89c31c566331
+#   text hash     1b51df056bd63511
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2b4f1a3773f18d28
-#   text hash     fd215c40bd0b17ff
+#   content hash  82296e237576059f
+#   text hash     698a07dd706106fd
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2a17cbee70aad4b5
-#   text hash     1853734680765a19
+#   content hash  f65ce87143125c5a
+#   text hash     b0215ee3e971a1d8
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ff82535f08190cc4
-#   text hash     55cdc0b347e80edd
+#   content hash  ad32aa1cab511bf3
+#   text hash     5ddb701d5b5532cc
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d565e2b9e8890517
-#   text hash     94dcfbbec6ed75f5
+#   content hash  e06c99ba6096e3f6
+#   text hash     4711887ecd3c6efa
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

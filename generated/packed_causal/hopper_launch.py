@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3a719f6ba168dd98
-#   text hash     463f2f7141c8c655
+#   content hash  f0acdb324847985d
+#   text hash     213bbaa5fecd302e
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  609badf7eadac642
-#   text hash     84ac5beb80a1baac
+#   content hash  a7ab79054bd2c078
+#   text hash     b7b4917093df9b75
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ad1781199baf38c4
-#   text hash     8a0e110e43bcd6b7
+#   content hash  a0e390a15ab7994f
+#   text hash     d414e7c6dc074618
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  53e0adba9d77af4d
-#   text hash     af708656f21749b4
+#   content hash  f1b330aad7ec7414
+#   text hash     e032efb66a48b256
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

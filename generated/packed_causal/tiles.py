@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f95032b1bae3d706
-#   text hash     6ea44965f99b6f12
+#   content hash  987eab7de00a9eab
+#   text hash     4ff934e7d33c86e5
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

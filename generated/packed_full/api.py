@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8f294dd66afae9ee
-#   text hash     971626dc0ba718bd
+#   content hash  2d2bf2c8abd53f27
+#   text hash     10ce15335416d238
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  27963e0d8267c921
-#   text hash     6ed020952a91fb98
+#   content hash  fcb7302741f2dd11
+#   text hash     c17dfd1fc10d3b81
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0ed43ad5fb92ce77
-#   text hash     8aaba890f92370b9
+#   content hash  7fef2291227d8e6f
+#   text hash     f07f20092697f679
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2b4a4ced2c5cfd53
-#   text hash     30cc5697f9378244
+#   content hash  5734d5f55a586e0a
+#   text hash     72d97268e14b25ce
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dcab7d9150d299b8
-#   text hash     52e7fd807ffcc3a8
+#   content hash  a39e6a1e28abba88
+#   text hash     ca72eefadb8200ab
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e9a75828bb706409
-#   text hash     c8037c4fc46279fd
+#   content hash  335f118a4a0e1d27
+#   text hash     8be2629a4afc78e6
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

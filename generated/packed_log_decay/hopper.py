@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0837b3ff64a3399a
-#   text hash     56dbd0be8ca2b3e7
+#   content hash  539c9679016e6a7e
+#   text hash     99e4fd55a4c9c495
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  29cf9406cd4317e7
-#   text hash     8b3998e5ba5bd3ac
+#   content hash  6e542c3b57a24302
+#   text hash     46083b9d669ffa51
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

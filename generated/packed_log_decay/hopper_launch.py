@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d78d5e1a9738b92d
-#   text hash     902f1ccf9b5e5191
+#   content hash  a21b4467576769dc
+#   text hash     3e3dd72c674561ee
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  59b23dc5299db06a
-#   text hash     e78c89fdbe91ac17
+#   content hash  058cd95f87fbfcae
+#   text hash     5e9f98f70c33ab0b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9758d2e554ea6b39
-#   text hash     42ac3bdc2dc5b086
+#   content hash  c3653cb4cad699fc
+#   text hash     9da792b76d00ac40
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  77e6bd8593d4c64e
-#   text hash     ec0924fc28d55617
+#   content hash  96a7d33b1ea30993
+#   text hash     06b4f3613344e7e1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b0c6f93b407f7323
-#   text hash     f055cc84eebca9dd
+#   content hash  7a3f9b227b890f06
+#   text hash     eb420142aa61b3c3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b2494bfeb009bf3b
-#   text hash     343656565079dadf
+#   content hash  1aa98b52c8e07724
+#   text hash     9a09d521a62f98ef
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

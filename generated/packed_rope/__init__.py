@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f9d2ca51f8e3a6d7
-#   text hash     6450733196acf8f8
+#   content hash  4c468a3f73e56244
+#   text hash     9cc7250ea9a8b818
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a42c82e2b463bf7c
-#   text hash     9d22050763220ed1
+#   content hash  6a4d1465116d5423
+#   text hash     fac4249c060c4fd9
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

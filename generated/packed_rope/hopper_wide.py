@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fd92470961c22ca5
-#   text hash     6f20beec192efb0f
+#   content hash  9a0ba74506f84037
+#   text hash     f38e8137a2d6132d
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

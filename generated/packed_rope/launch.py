@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4294b72611bde407
-#   text hash     dc52aa970338d980
+#   content hash  38dbc76c4a146d5a
+#   text hash     81dd159627cb7e40
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -40,11 +40,11 @@ def _attend(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     out, lse = _outputs(q, v, cu_seqlens_q)
     if 0 in (out.numel(), k.numel(), max_seqlen_q, max_seqlen_k, cu_seqlens_q.shape[0] - 1):
-        return out.zero_(), lse.fill_(float("inf")), *runtime.empty_turned(q, k)
+        return out.zero_(), lse.fill_(float("inf")), runtime.empty_rows(q), runtime.empty_rows(k)
     cache = runtime.LaunchCache.of(
         "attend", q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, max_seqlen_k
     )
-    q_turned, k_turned = runtime.empty_turned(q, k)
+    q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     _turn(cache, q, k, q_turned, k_turned, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, cos, sin, positions)
     q, k = q_turned, k_turned
     q, k, v = cache.readable(q, k, v)
@@ -75,7 +75,7 @@ def _outputs(q, v, cu_seqlens_q):
 
 @_attend.register_fake
 def _(q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, max_seqlen_k, scale):
-    return *_outputs(q, v, cu_seqlens_q), *runtime.empty_turned(q, k)
+    return *_outputs(q, v, cu_seqlens_q), runtime.empty_rows(q), runtime.empty_rows(k)
 
 
 def _common(q, k, v, cu_seqlens_q, cos, sin, positions, max_seqlen_q, max_seqlen_k, lse, block_m, block_n):

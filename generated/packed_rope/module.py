@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a2d6f5bac8158999
-#   text hash     47efa78f6bbebec1
+#   content hash  84765915ae7c3fed
+#   text hash     f2a2c595fe8fd0eb
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  554c132016096aca
-#   text hash     7e52e6e1c4389963
+#   content hash  197411af1c58a51a
+#   text hash     7235613d53b91db1
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

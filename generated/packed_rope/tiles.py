@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5934fb3fd03808b1
-#   text hash     8d9177a447acb10d
+#   content hash  1f8123b1b48ab2ee
+#   text hash     64cac97811932e71
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

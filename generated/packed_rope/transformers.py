@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b6aae397a8e47383
-#   text hash     0196cde2c89c2550
+#   content hash  45312dddb82e3a6e
+#   text hash     7406cdf1820468f6
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

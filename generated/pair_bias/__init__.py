@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  171059fa4e8a6bf5
-#   text hash     d22c70195221b7e7
+#   content hash  b87ad99c6216e59a
+#   text hash     aa32c0bee40b8329
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

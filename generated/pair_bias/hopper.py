@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ae42b67ff3564e37
-#   text hash     edf124005224dadf
+#   content hash  1d60dce5b9e50f79
+#   text hash     5e233cda9b258e82
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

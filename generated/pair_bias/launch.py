@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9516a4b4d3bced4f
-#   text hash     bf97ae0fa65cce04
+#   content hash  d60a65946e32f97b
+#   text hash     fa2dc606da86220f
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ecad3f4d6907f08f
-#   text hash     88b07abb6b9b34c3
+#   content hash  70d16aa70ab62d91
+#   text hash     0d04c4cef8b2596f
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

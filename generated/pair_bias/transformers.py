@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c2a6de2d25f10e3a
-#   text hash     d5f69968cd156ce3
+#   content hash  e916fc1e1774fe1c
+#   text hash     98cb9d272f732571
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ff34ab9a18dfa4aa
-#   text hash     4158e1fede98e7f5
+#   content hash  7aedd1fc2b460aff
+#   text hash     6aa68fbb736eb2f8
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b6b5fbfefc0db9a9
-#   text hash     99fc718ce7929a4a
+#   content hash  2f48cc8dec0939d0
+#   text hash     dc3c3eb368d52bbc
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

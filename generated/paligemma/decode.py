@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c05c63bdf45ea1db
-#   text hash     4ca4e911f58a8a9e
+#   content hash  7c13e194eef2c876
+#   text hash     8d81a9b82bb0f022
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

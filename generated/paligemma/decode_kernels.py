@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  688a347436dd110d
-#   text hash     87c1405047838a26
+#   content hash  69b7e7eca381430f
+#   text hash     150bee8a8fb3e88c
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dd8c245b2e12fc53
-#   text hash     4d6ffb20c8c9ffb1
+#   content hash  5072a4533a2182a0
+#   text hash     4067e76396f1eadd
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

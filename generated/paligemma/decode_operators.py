@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d915b3f0a699081b
-#   text hash     575f45d0723cc888
+#   content hash  cdf4daf846c9b480
+#   text hash     51b8ddf9aebf448d
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3726e8ce5b8984ea
-#   text hash     fb30b44bf92fe3fa
+#   content hash  e36d73a187590d30
+#   text hash     1ae260caec4e7628
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

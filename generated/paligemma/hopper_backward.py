@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  16cf2eef661c399d
-#   text hash     e0995f24210c047c
+#   content hash  f7cd64110e32ebb0
+#   text hash     47f5f44d05a84c3f
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

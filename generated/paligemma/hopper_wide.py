@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6b8c67a10a6cc7b4
-#   text hash     d7bfd88ccf77ace0
+#   content hash  7c48f19805897d35
+#   text hash     16b8240fc645aa71
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0d7a9b53f3438c41
-#   text hash     b0500984f120f99b
+#   content hash  32eb0fd8e6ed8d2f
+#   text hash     20732fcfa3b76982
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  433b76c156fc1943
-#   text hash     e082dded7abd3871
+#   content hash  decf566cca1d4275
+#   text hash     cd6d6f786267f5eb
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0fec4f1a8fcc11e0
-#   text hash     6b6457a448290a63
+#   content hash  cc7e52dc0f2777cc
+#   text hash     6bb6e41bb0b1ffb3
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  814f7685e2136204
-#   text hash     de5805bc3cb59525
+#   content hash  962034b315bef0e2
+#   text hash     0c76ffc3f3700f1a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5af103df4d224f27
-#   text hash     ce5b21f6fe2845e1
+#   content hash  c2a76f26128ffc75
+#   text hash     97733b48dc220937
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

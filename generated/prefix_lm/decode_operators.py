@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  adb2ef0e3dea18fe
-#   text hash     24bf05bb73e28c57
+#   content hash  eb75255f3a2b8f5e
+#   text hash     e99da1ba7f90ae14
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  da2ed473c6c9367a
-#   text hash     a39734a4955fac19
+#   content hash  86e3bc60fcf8774a
+#   text hash     72974b682cbd8742
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  187fc2f713a1ed19
-#   text hash     a49b15450ff223a5
+#   content hash  159c766712c2d4e9
+#   text hash     0be037dfeaa7b850
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

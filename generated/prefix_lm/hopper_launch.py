@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a19927a921f24485
-#   text hash     3809fd976a34e971
+#   content hash  34ae5e21623b2be3
+#   text hash     9a4bece6c6ecc6ad
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bac54f83b69df460
-#   text hash     f1a1670577c7f984
+#   content hash  3a2fcb30262a6322
+#   text hash     89109c9c2870cee8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

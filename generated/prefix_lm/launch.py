@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  aa8af9109e510a65
-#   text hash     26a1bb94654ccb84
+#   content hash  b106f7787f2302a4
+#   text hash     c3befdb38e1bfb27
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  64812cfa732257bd
-#   text hash     8128ecc6e125f00a
+#   content hash  ab9dbd304654cfb3
+#   text hash     90bc1424a097ff66
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

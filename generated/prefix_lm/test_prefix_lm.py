@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a0084dbd3b5cd793
-#   text hash     a9c70a73f12bfcc1
+#   content hash  ba0d17b00deb4c89
+#   text hash     c0a1ae38acd9936f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eef398b7d28bac29
-#   text hash     f1e8f107f70478a8
+#   content hash  d89de6ad437f5c90
+#   text hash     bab11ab7a9af4c3b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

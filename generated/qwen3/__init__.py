@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a796ffc774d714e9
-#   text hash     85c4515573e44abd
+#   content hash  42a46c2e217d548f
+#   text hash     144794769e16b3bf
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

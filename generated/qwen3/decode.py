@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e3cc9a65722424a0
-#   text hash     b5772af176a8e669
+#   content hash  312b4e75257e12ce
+#   text hash     7a4f5255b18e1e74
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

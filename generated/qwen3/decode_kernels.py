@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cb973546c78333e9
-#   text hash     ea7ac376119b313e
+#   content hash  3f2980034a8f36f8
+#   text hash     a8dfdd66c48db0b2
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2f5c5e5b6f4f0c8e
-#   text hash     e16c9e64bfd36dcc
+#   content hash  e7dd21ef5e31e9b2
+#   text hash     8d180eab851063bf
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9c2626362b52fbd8
-#   text hash     e8b829e7fc13c63d
+#   content hash  25909bca7dc253a5
+#   text hash     649080bcb2a4352d
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b26ad3f8e9e32530
-#   text hash     3a09984dbde51ea5
+#   content hash  c62e72f219140741
+#   text hash     78745a7f4e7533db
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

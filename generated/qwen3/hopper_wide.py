@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ef76756c68d2d110
-#   text hash     7dc1009335458b58
+#   content hash  9df076be65440e1a
+#   text hash     99e7bd1f55b8a647
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

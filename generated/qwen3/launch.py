@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c36548616f7ef35d
-#   text hash     f2cd71d7b7b7e102
+#   content hash  21a7eb78458e064d
+#   text hash     b0dee320dbfb6c60
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,9 +31,9 @@ def _attend(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
-        return out.zero_(), lse.fill_(float("inf")), *runtime.empty_turned(q, k)
+        return out.zero_(), lse.fill_(float("inf")), runtime.empty_rows(q), runtime.empty_rows(k)
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions)
-    q_turned, k_turned = runtime.empty_turned(q, k)
+    q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
     attend_turned(cache, q_turned, k_turned, v, out, lse, entries, cos, sin, positions, scale)
@@ -65,7 +65,7 @@ def _outputs(q, v, entries):
 
 @_attend.register_fake
 def _(q, k, v, entries, cos, sin, positions, scale):
-    return *_outputs(q, v, entries), *runtime.empty_turned(q, k)
+    return *_outputs(q, v, entries), runtime.empty_rows(q), runtime.empty_rows(k)
 
 
 def _common(q, k, v, entries, cos, sin, positions, block_m, block_n):

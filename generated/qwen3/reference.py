@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  13605c4bda2290a4
-#   text hash     d76042c1ed165d01
+#   content hash  f03aecfcb2dc09aa
+#   text hash     a74f46b302397d72
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

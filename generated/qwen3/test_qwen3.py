@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e116e45c4d5d5df1
-#   text hash     7ee2c8c62aab1caf
+#   content hash  277acdaf1b9deed4
+#   text hash     2da3219d2834e1df
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

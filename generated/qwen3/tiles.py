@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  50d8d7da3183c39f
-#   text hash     0f0381b71a32d8d5
+#   content hash  6ce1b00fbeb3c6a8
+#   text hash     67398b0496059efd
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ab432868611e8718
-#   text hash     9c7d6439c5d2eef3
+#   content hash  dd6dd03e985e3535
+#   text hash     c5a8d08299d0c797
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f28ea5e3fb29ccd9
-#   text hash     056b7633ba6fca36
+#   content hash  d80d6a797ede9f94
+#   text hash     0cf498448f87818f
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

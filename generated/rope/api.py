@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  94dcdf96f1d05cb4
-#   text hash     7a58dea134fcce90
+#   content hash  467760ed0eb11d5d
+#   text hash     bc9ba331013b9fbd
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8b73aab459fd5bcd
-#   text hash     b7d791ae95ebf441
+#   content hash  fd214cb22c9adf80
+#   text hash     d367b4f91bec5a30
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

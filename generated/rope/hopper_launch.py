@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  df10b65c1b26371d
-#   text hash     e50ce339ad6fcabf
+#   content hash  bbd230eb24bc6d0f
+#   text hash     79653810c08203b2
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5e08b336c5e032ea
-#   text hash     f8cbe7bc7824def1
+#   content hash  080780ed1afbf898
+#   text hash     528287f731a8da3a
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  03272d31b41dc326
-#   text hash     83410c176e09a7b6
+#   content hash  d37b836cebca94fe
+#   text hash     47460a36084c813e
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dedfeac0479319a5
-#   text hash     0b1d9765506266d6
+#   content hash  8794f53a7484954e
+#   text hash     dd9ac8fc7fa80c45
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

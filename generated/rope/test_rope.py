@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d48a5ea0529ec197
-#   text hash     026a7eb8d27cffe7
+#   content hash  cab0d452b9e5de8d
+#   text hash     d22bdbe7c438aa8a
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e007bd8f71e9a3f6
-#   text hash     5328860b73688bb5
+#   content hash  fb62ebb668c19c02
+#   text hash     a291528c658fcda2
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2689a6741a9f4e58
-#   text hash     9111ea3b5ed85c13
+#   content hash  580874b191d98ca2
+#   text hash     1d870650c34532bd
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

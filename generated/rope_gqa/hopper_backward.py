@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  44b09e6b19242407
-#   text hash     bbc386958b3e578b
+#   content hash  6cd2b0b0e2b205e9
+#   text hash     fca17ba9998ff112
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

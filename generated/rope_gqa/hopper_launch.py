@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2b645352bb12d7ea
-#   text hash     e352c491e27f1415
+#   content hash  da4f9d1d91efb317
+#   text hash     ec345806bc00b960
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  74d4f91c98fee139
-#   text hash     447480b9cbff3833
+#   content hash  50c1599ce56efaf1
+#   text hash     36bcb86775c7c285
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  30f04979ad44f452
-#   text hash     0657b63a6c957797
+#   content hash  af6fe18035ea2c0d
+#   text hash     342ef7ce67db5ec1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

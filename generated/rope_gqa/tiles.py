@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  03a22d54ee79b426
-#   text hash     7a36ea96c848779b
+#   content hash  90083003b574dcdc
+#   text hash     3da3b9fb87b8e783
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ffc9db1604fb6e69
-#   text hash     8a6e1e16ac2344ce
+#   content hash  ae993722be5e619b
+#   text hash     968cb414d5cea2ff
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a5a7637ec43cd0d6
-#   text hash     35998ea63a940837
+#   content hash  4ab9ee3267abe3e9
+#   text hash     841ec1339174fc31
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

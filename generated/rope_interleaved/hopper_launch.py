@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  18671ecb064e4c9c
-#   text hash     22c6521a26c25f7f
+#   content hash  efd6e5181a56d226
+#   text hash     a707a917934e910f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  67a68878e8bf7c8c
-#   text hash     71950ce8f0182f5b
+#   content hash  6f31fef139c50c01
+#   text hash     0b0fad19ea1fd182
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

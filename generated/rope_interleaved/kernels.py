@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6be29ab30d4b2729
-#   text hash     3e2a376295b50663
+#   content hash  3a5cbf20d88eee39
+#   text hash     37a91e9602e05b09
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

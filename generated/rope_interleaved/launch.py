@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a528247ccad0abb6
-#   text hash     564d8628e387bbd5
+#   content hash  a4bef05d6d616e5e
+#   text hash     135cdcbf71d73e8b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,9 +31,9 @@ def _attend(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
-        return out.zero_(), lse.fill_(float("inf")), *runtime.empty_turned(q, k)
+        return out.zero_(), lse.fill_(float("inf")), runtime.empty_rows(q), runtime.empty_rows(k)
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions)
-    q_turned, k_turned = runtime.empty_turned(q, k)
+    q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
     q, k = q_turned, k_turned
@@ -61,7 +61,7 @@ def _outputs(q, v, entries):
 
 @_attend.register_fake
 def _(q, k, v, entries, cos, sin, positions, scale):
-    return *_outputs(q, v, entries), *runtime.empty_turned(q, k)
+    return *_outputs(q, v, entries), runtime.empty_rows(q), runtime.empty_rows(k)
 
 
 def _common(q, k, v, entries, cos, sin, positions, block_m, block_n):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f26182321dcb226d
-#   text hash     c264ba7c263b48ee
+#   content hash  1d7c47b40dab8595
+#   text hash     c5b27301095ff8c4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  73533c5efddb3b1d
-#   text hash     e1b7097275a3e7c5
+#   content hash  01ad82d7b6d95db3
+#   text hash     d6f1668a68b5bf8f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

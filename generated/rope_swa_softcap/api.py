@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0afe89401412d475
-#   text hash     77c28c44ae3f49e2
+#   content hash  11ce0faf6a22a49b
+#   text hash     97cbaeaa9c585474
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6d5e8cc807059746
-#   text hash     a8a9f5533229c4f3
+#   content hash  859ed1dc21e19efd
+#   text hash     3bee8243f750d801
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7ff4d84d374c441f
-#   text hash     4fdab36b9f518703
+#   content hash  d32852b78ae580d9
+#   text hash     a1509bfeb6ecea66
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

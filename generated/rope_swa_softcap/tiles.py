@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f6a3a546de344a1a
-#   text hash     14c30516ffa46a9d
+#   content hash  eaec297de57c7f58
+#   text hash     5a5b334bc3e0b4e9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

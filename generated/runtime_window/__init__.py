@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  646bbcfb3d2f3328
-#   text hash     064c72c4b1a8c31e
+#   content hash  ce4a2f09fdc50f85
+#   text hash     ee1c831689f4fdaf
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

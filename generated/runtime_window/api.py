@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  243c73b9b78ef0ca
-#   text hash     4210723dca25cc5d
+#   content hash  7cd4cdbb028c3143
+#   text hash     ed0e9609d597c293
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

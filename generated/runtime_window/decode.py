@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  20ba6b6a208cf028
-#   text hash     d4fa96d3c9d5ee42
+#   content hash  a5ff0948b53c1854
+#   text hash     df070e01af17c176
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

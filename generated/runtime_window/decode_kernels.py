@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  87a2c1ccc8e4730b
-#   text hash     b49fa6c0ed7ea381
+#   content hash  7704810faf3678fd
+#   text hash     7d12d8c4fe661dce
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b916d94b72a67c20
-#   text hash     c943023bb57b7320
+#   content hash  345be089e166a1dd
+#   text hash     5655c92e151125fd
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

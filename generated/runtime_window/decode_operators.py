@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c7d69cc5f62ea3bc
-#   text hash     bc114342dc84909f
+#   content hash  038476c474790c7d
+#   text hash     06c023434b54a424
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

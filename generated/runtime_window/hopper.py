@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c484ed113a8bf1c0
-#   text hash     9ee80c3cb0b59d1e
+#   content hash  39679ac3e51a6038
+#   text hash     af6373cb54a471a5
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

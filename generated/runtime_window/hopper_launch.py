@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4af5359338eccde7
-#   text hash     11976330d4a59a62
+#   content hash  b064f3fc6b590cfe
+#   text hash     34cb78cc6bec28db
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

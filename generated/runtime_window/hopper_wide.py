@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d4354f57a408cd77
-#   text hash     7742d170207b31f8
+#   content hash  022aad4f0420d5bb
+#   text hash     38b0b2ec35ce75cc
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

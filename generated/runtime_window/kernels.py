@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  826f34c29b19fd2d
-#   text hash     b08035dfcbac1401
+#   content hash  d602b112f8b18b9d
+#   text hash     143a5414861b925c
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  997c28406b545356
-#   text hash     0cdbf822743d48c8
+#   content hash  33a7ead63907d303
+#   text hash     5e121fe90dd2adac
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ff3e9d9f0766316c
-#   text hash     2138535a20ccb9ba
+#   content hash  2917e2265df9f137
+#   text hash     d57fac17288b80df
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

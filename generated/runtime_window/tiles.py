@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d7ced4bf33ead125
-#   text hash     e7576ac85f29451d
+#   content hash  e6df082584118f5b
+#   text hash     6483917b29bc557d
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  73dffd9159966ad8
-#   text hash     e7f3e7f836502e94
+#   content hash  eac4cc6759570ea9
+#   text hash     ba8f460e254f0be2
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

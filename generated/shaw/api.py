@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  11950e31264f3cae
-#   text hash     1324358530178a46
+#   content hash  33074fd0185e7bb8
+#   text hash     9796e898695c261c
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  707913f082f0b907
-#   text hash     8bbd6c7e8dab1af4
+#   content hash  2bf2d3dba99016fc
+#   text hash     2539db06c0bca1de
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  612574fa09e29413
-#   text hash     c3c5f667e99afa9e
+#   content hash  5f5745594e656f6c
+#   text hash     78341db5f5167ad0
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5322e6c0f4fc7666
-#   text hash     266ca3ae1558e8bc
+#   content hash  40397fa926eecef8
+#   text hash     9d0748a02f5d9ac6
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

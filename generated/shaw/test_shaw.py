@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b71d884206ca530f
-#   text hash     fe4bfbfe2d1a36f9
+#   content hash  11e8646a6cc627fd
+#   text hash     237ccf37c9b066b7
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

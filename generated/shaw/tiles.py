@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9248c1cf50c9074e
-#   text hash     d2cad4c3b3ec0567
+#   content hash  5d2ed4de84782675
+#   text hash     b939c7949461044a
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5d59a58fb11867d1
-#   text hash     1957e6d8d65185e5
+#   content hash  99820a865288e06e
+#   text hash     e43925bdb8e06dcd
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

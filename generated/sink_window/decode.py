@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  530f8f374257c985
-#   text hash     bbfe939524b7b065
+#   content hash  66fe680df2a58085
+#   text hash     7132d9528ef712f4
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

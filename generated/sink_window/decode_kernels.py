@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fc17504124e7b39b
-#   text hash     2d2e099bfa44ef02
+#   content hash  f170ff4ed07fe9c5
+#   text hash     11c7d749a92826f2
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

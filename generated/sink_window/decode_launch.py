@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  34e7d842030556a5
-#   text hash     35d71182986ec952
+#   content hash  485dcf330629a151
+#   text hash     61a62e3600bf659b
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6a8838a189832783
-#   text hash     d8d81692ecc66cee
+#   content hash  0953266c1b4be2df
+#   text hash     1f41a6bc79776cb3
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d725a596e0c92f23
-#   text hash     591f5d7508762e25
+#   content hash  7541f450b31e8a67
+#   text hash     7016857062c13d1f
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6e31b970d02301a6
-#   text hash     4bce8f514452462a
+#   content hash  dfc81903062accbb
+#   text hash     c9964ab14445a63d
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3920d5eaf2677375
-#   text hash     78f3f569552c0a67
+#   content hash  547475075bb48f28
+#   text hash     a3effd66efbed115
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9cf6bedbf5a2d579
-#   text hash     e86b5ce2250b578f
+#   content hash  aa7f41b1f23e03d7
+#   text hash     adc11c4d2fa2fc3a
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

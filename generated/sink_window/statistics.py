@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  87d0d27e1971deaf
-#   text hash     f77354166020b603
+#   content hash  b4224e0105aaf32d
+#   text hash     41933edda27df055
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

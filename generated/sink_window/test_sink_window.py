@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4da1c7b68a7fe049
-#   text hash     6592c2a28e1674cb
+#   content hash  f09695b5b3687751
+#   text hash     b537a51a59e260be
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a1a2002f12ef8b6e
-#   text hash     cbaad8393fc5c360
+#   content hash  d4a864c90bfbbf4f
+#   text hash     03f5edba6fafd918
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

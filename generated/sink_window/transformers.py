@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d80ae2a6f4265609
-#   text hash     ab6488aee008c96f
+#   content hash  bc8c1b8dc25d36f9
+#   text hash     b8c3b4bc2756d8e5
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

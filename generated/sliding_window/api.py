@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f481af1039576c6b
-#   text hash     f666c41ff15a0fac
+#   content hash  3c376b2343c12e7d
+#   text hash     4aff738332f378d9
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

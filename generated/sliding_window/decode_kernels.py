@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ec4b58b5880490ba
-#   text hash     211b41975313de1d
+#   content hash  aab1257b19bc04dc
+#   text hash     05d2e528fd7d8abb
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f191dd9bd5cf6334
-#   text hash     ff06e365621725a6
+#   content hash  15a79323f0ac414c
+#   text hash     2feb543cd7cf65df
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

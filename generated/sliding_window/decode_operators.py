@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  aa113bd89c6bc494
-#   text hash     cb78b180afb37c78
+#   content hash  df8480320b70feea
+#   text hash     aaff9a40f8a04673
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f17a17fbfedbf34b
-#   text hash     784d2f66817397fc
+#   content hash  cf2950476a895fa7
+#   text hash     e311be903ffa8931
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6997a59684a08f0f
-#   text hash     237639122d5c57c5
+#   content hash  95421c72741b6ca1
+#   text hash     28c44a61d3aaf4c4
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  be2cf0d60f1c9fb0
-#   text hash     5d1c57c6ac0e73df
+#   content hash  a20f3ce2cd22e813
+#   text hash     d577d93abbc2e305
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3f811250dbec1ee0
-#   text hash     35ab356fe8454729
+#   content hash  a019f2f987c5eb7a
+#   text hash     833893e11726713b
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef3c7b4c20e4c50f
-#   text hash     dd3daac5371ddb22
+#   content hash  aa9b5001d65e1420
+#   text hash     aa19d96d8c5b264f
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  069b40ccb582aa6c
-#   text hash     7a8fca6a96b9aa40
+#   content hash  5135e95f1bba25dc
+#   text hash     2beee672d21dd07c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

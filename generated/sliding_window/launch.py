@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  64304248853db864
-#   text hash     41b2c689d311f93c
+#   content hash  e27705ca9d50a6c6
+#   text hash     b6806eab80c66deb
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  42b61a7f534c1781
-#   text hash     79401e7eb1f1ab90
+#   content hash  c0f6f7a6c0f51fbf
+#   text hash     928d28199754ea7f
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1b1cfc340067c374
-#   text hash     440a1dfb4199f747
+#   content hash  ef3f4fabe5e00704
+#   text hash     4f262f58cc4fbf30
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2a557c21350d5616
-#   text hash     4cc499887dbe688f
+#   content hash  6664e53d2ed806a7
+#   text hash     3468a4f33df4646a
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8ba42f2e36c5bf0d
-#   text hash     52a5acbeba358cce
+#   content hash  cf93642437fe1bbd
+#   text hash     26e0167f01c664f6
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0b9f568ae82ac317
-#   text hash     b8dbe48f9f602e2d
+#   content hash  71c42805aa644adb
+#   text hash     832e5636dd171e0c
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

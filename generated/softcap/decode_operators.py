@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f1507d95c92a6ddd
-#   text hash     1f51a1638a237ba5
+#   content hash  baa70c1f62ef61b2
+#   text hash     25f939397409b972
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

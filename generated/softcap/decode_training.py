@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  17c6a2088d3929e8
-#   text hash     bb99f8195e205be6
+#   content hash  61cd512b9e8dce43
+#   text hash     2711e6306c12b8f7
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bd5e0346aa4d676d
-#   text hash     8bb9a2081112bd73
+#   content hash  8b42b4a8a191f14f
+#   text hash     da204b357c6c4c3c
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

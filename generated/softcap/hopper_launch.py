@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2157442dd74dee13
-#   text hash     ae8a0b13dc147514
+#   content hash  8118bf42abb015ef
+#   text hash     f795724878c6f1a0
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

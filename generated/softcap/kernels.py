@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  580abc756c5cb31a
-#   text hash     20f18f2a8923e845
+#   content hash  4170737a306fff2a
+#   text hash     76e0b0e7cd483714
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

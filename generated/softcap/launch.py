@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f82d5e1a1d4991a9
-#   text hash     3422c6c9a8c6116e
+#   content hash  cd7e472ab4fa04fd
+#   text hash     89ed3b4d9f5c09da
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

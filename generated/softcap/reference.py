@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  619efdcd3b9b3482
-#   text hash     dadcd8b6cc59a5db
+#   content hash  db00dc4ad00a578f
+#   text hash     730f365c65f23bbb
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

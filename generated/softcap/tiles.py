@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e2d1518ae08ad143
-#   text hash     99981c3fe9e2d543
+#   content hash  31517b77b0c207f7
+#   text hash     ace5688f19ba1f9e
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

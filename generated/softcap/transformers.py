@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b357311c822aa6c9
-#   text hash     bf522669313415e3
+#   content hash  06380555a740ee69
+#   text hash     01845d655ad5b49f
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0f59d2ac43d18f37
-#   text hash     962cede446af5834
+#   content hash  5961bdb3f8bcf188
+#   text hash     fe5f7385f097ba02
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  66a877d3aaeb7e36
-#   text hash     00ba312d85eb262d
+#   content hash  1280999bb5d7cc71
+#   text hash     dee58bbc1247bf43
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c788682d630a2c6d
-#   text hash     1c9908e9aa6e66c3
+#   content hash  5fc7bed16965b503
+#   text hash     084e50370bb6c379
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a08a5283b5f3a362
-#   text hash     dea3a56ccec1362c
+#   content hash  c35d967ff79a77f5
+#   text hash     a7b314b599115d99
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

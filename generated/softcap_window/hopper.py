@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b43c829364e74ffc
-#   text hash     396bc8f70a42df75
+#   content hash  f15b424a2fda8cf2
+#   text hash     6044bfba6cd00dbf
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aeecec1c6310f35b
-#   text hash     ed9026f6e5395b3d
+#   content hash  54062afdf15e4cbb
+#   text hash     a8a1b3552b62b404
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

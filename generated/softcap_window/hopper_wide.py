@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  89fb4dcbcb7ca97b
-#   text hash     690320ebcd3a6e7e
+#   content hash  c35051f91e1b36e5
+#   text hash     4f3177c4777d640f
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

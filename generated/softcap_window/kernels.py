@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3a67712ce949b087
-#   text hash     32f91712d988c877
+#   content hash  9eb6514d1ceb595e
+#   text hash     0a1653e49fc0e838
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a734c03e3a5ccb93
-#   text hash     f7cd60869c163ce4
+#   content hash  e6d1da3bdd312aab
+#   text hash     896773e852d409e7
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

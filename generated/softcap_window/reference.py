@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  27a6c5bb3bf4f395
-#   text hash     fd72e53a4e4cac65
+#   content hash  64c651b9376b25de
+#   text hash     b3acc35efe5b5d5a
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  880dd73dbef00869
-#   text hash     0e2ba173a1afc02f
+#   content hash  87cb199342da0edd
+#   text hash     e01fe3151876be24
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

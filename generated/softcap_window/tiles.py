@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d58980aca67ef137
-#   text hash     007a3507cce86594
+#   content hash  58960d2f34f24b36
+#   text hash     fccde12ba6281853
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3b8f2c60f1e61113
-#   text hash     10b10007d6dc604b
+#   content hash  7a8496bf28ca5875
+#   text hash     9d4f838c5764717d
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6f6a8cbf546a0dfe
-#   text hash     1f93c09cd4712b15
+#   content hash  e3f95cd6c0ce7c0c
+#   text hash     1e18f53cbcb5b461
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4812c4794166d8b9
-#   text hash     b353f1f98a92f086
+#   content hash  0bd7d5ec9f9472f3
+#   text hash     59ac5e4793eb9351
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  60dbfc84e5ecd1d2
-#   text hash     1a64a0951b9b0c28
+#   content hash  ede16d3585bd0d91
+#   text hash     ec1f2455da23a688
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8e212baa37e4ce67
-#   text hash     614ff274d9e04566
+#   content hash  667023b7bb57625c
+#   text hash     dbef93f2f9f3d0f9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6646aafa284d05a3
-#   text hash     64e4a83df713c69d
+#   content hash  06216187c558201b
+#   text hash     ea2b4586637c9549
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5eb19065773f988b
-#   text hash     ed363d88c2a15b7b
+#   content hash  88cf5b25f2a2f6da
+#   text hash     4af50e236380b52f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

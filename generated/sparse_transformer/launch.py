@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e37a2c5cb4107178
-#   text hash     cea1f046f412c350
+#   content hash  d60c3c40356253c3
+#   text hash     f3ba5f05962246c4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f7c227f3d2c8e0eb
-#   text hash     ee95ed0e22021c78
+#   content hash  997d518b50c81022
+#   text hash     a56ad473fef066ff
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

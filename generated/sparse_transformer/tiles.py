@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  79b3b9566f3cc156
-#   text hash     9ccef64ff32f6acb
+#   content hash  4f05f99109885738
+#   text hash     d5d535d809e1e478
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  aa2b8597fb41fdc8
-#   text hash     b8d8be9fd783dcfa
+#   content hash  ee8728ce14df2a18
+#   text hash     9be0669f9eb28b67
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  49f3fef21c19fb2c
-#   text hash     568c22cc91f31c6f
+#   content hash  9bd62c375f856250
+#   text hash     739d09946493b528
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad1b1c56d58158f3
-#   text hash     ae03eb9a59d2f5df
+#   content hash  756693d8567d108e
+#   text hash     5b5756fac4a9f781
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0ef996c4daaca9a3
-#   text hash     e4a326fa950eb1e7
+#   content hash  c76a4691d953e93e
+#   text hash     10483ac057f0ff17
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

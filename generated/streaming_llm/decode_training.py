@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  25651a7eee164544
-#   text hash     d280ce77826242c9
+#   content hash  33ece3e920ca5631
+#   text hash     71b14af6b125e822
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

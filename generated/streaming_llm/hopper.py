@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a7ebd2d1dd2aa667
-#   text hash     f18785a8fdf9ac72
+#   content hash  5dbb444687ce553a
+#   text hash     8351a4477335cb1a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

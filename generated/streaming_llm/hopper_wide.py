@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  44840a52c0f5d219
-#   text hash     8d1ce3d821f59dd9
+#   content hash  2fd1f32f53a66816
+#   text hash     4cb999792c648ec1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c3af04944f8dab80
-#   text hash     4f74eaf6356c002c
+#   content hash  1559972e1014e88d
+#   text hash     b1939341bb9f9232
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c7f090bb8218f99f
-#   text hash     9d74d353fb0f4a5b
+#   content hash  dd9c42151eadf284
+#   text hash     e98231d4bdb6e041
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  73a1fcdaaed523da
-#   text hash     19817357269b4cc5
+#   content hash  a1c422bc66632b73
+#   text hash     23f95430d24c3fb5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6712e89f58580ff8
-#   text hash     1973a85ee7b5d43d
+#   content hash  a311b857646298c8
+#   text hash     5029a65a0c0cd176
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c166062036e44aac
-#   text hash     7f8266a915811610
+#   content hash  6131e3d38323913d
+#   text hash     9a2ec2f805d3bf1e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dbae327838f30878
-#   text hash     8f33c4203a7a2025
+#   content hash  14d97abd0c7ee5a1
+#   text hash     a00bfef481d15e37
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

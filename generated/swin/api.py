@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  206437f5c811832f
-#   text hash     f65efb79af8da547
+#   content hash  71e20afb5e8b03fc
+#   text hash     de2ac3ce615c10ae
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

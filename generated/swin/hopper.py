@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6b0520b8915a37fe
-#   text hash     ca9cdc81f48f876c
+#   content hash  eea4647ea37e1ed4
+#   text hash     2dae8898eaaaa038
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

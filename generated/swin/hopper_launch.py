@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6bba6ef90f6bbcf3
-#   text hash     3345a10ec42921bd
+#   content hash  7e0174222ccd599a
+#   text hash     192936db86823c0b
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

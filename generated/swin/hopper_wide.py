@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e49eff019f67d73c
-#   text hash     6f11ac3c0036817c
+#   content hash  4ff88438d55ec684
+#   text hash     ebf4bdc32355a6e2
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

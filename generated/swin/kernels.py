@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c420b1f6642af104
-#   text hash     a5106eba50f185d7
+#   content hash  723bda9ff9bb2916
+#   text hash     07830af208f15675
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  297b4e7c17a97bd4
-#   text hash     13b13132291addaf
+#   content hash  05477eb02bac69b4
+#   text hash     867aa7e66cd7be25
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

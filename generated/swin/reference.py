@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0114e629fa5462e3
-#   text hash     4c8fa7f74017ef32
+#   content hash  2f57abe10399f932
+#   text hash     78ca1f500fafd587
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3fbde5a1b1500a8b
-#   text hash     3386250bc9f10da4
+#   content hash  f799b3f0a61a904b
+#   text hash     6f55b6b1e8e8b316
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

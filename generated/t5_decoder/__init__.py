@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7a9343aa2bd37060
-#   text hash     88ab2615c1068ecb
+#   content hash  e69809e9ce19ed88
+#   text hash     7b4e631113fd9b3c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

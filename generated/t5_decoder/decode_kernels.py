@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  710908d062992b44
-#   text hash     822e11d097f1ea0f
+#   content hash  5a321a2673007cc2
+#   text hash     34219e79adb6ed5c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

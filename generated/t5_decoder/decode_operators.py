@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  79033dae7b3f5728
-#   text hash     055fbd32f0ccd456
+#   content hash  42cdbf03163b25f0
+#   text hash     a3bc10eac59e33b9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  63bf8514afabc40a
-#   text hash     3b07a4293910946b
+#   content hash  65b7313eb5295beb
+#   text hash     eb6407e9f4d2cfe8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  85629e31928eae8e
-#   text hash     b1b4911654426e3a
+#   content hash  b130a21ca3ad158b
+#   text hash     9d177df2c82c3ffa
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

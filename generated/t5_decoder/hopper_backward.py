@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  669629c57cdc5940
-#   text hash     c76aff2b683b99b4
+#   content hash  6194da655334761c
+#   text hash     cf1a5e0cd9dbac7a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7a790200234ac9cc
-#   text hash     1d597538a729e474
+#   content hash  a037cc8917a46fb5
+#   text hash     55f525d54b96338c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0084eade4720eaa0
-#   text hash     a074c6d2e155a859
+#   content hash  14dbf2a9599217e4
+#   text hash     6aacdc97107f5552
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

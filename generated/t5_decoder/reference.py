@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  220f546cc3c6422a
-#   text hash     9a437dd2dd489c0d
+#   content hash  e25888a9b8a12547
+#   text hash     df540a9afa339cf7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

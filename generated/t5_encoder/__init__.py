@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e36205877cec8491
-#   text hash     5ffa0052950696f1
+#   content hash  d105355abc902499
+#   text hash     08c774976e51737f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

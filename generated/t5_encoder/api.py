@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e4d7a33dc393ebc9
-#   text hash     fa8f7af16d15a4c5
+#   content hash  43afac106cd7da38
+#   text hash     29e1a83cadc99495
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

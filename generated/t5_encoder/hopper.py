@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d8e602700c75f46f
-#   text hash     d8b74732d9cbc1db
+#   content hash  a4786146c97aaa5e
+#   text hash     45446a2063519309
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

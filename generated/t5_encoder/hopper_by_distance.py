@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  02f1078bc18da728
-#   text hash     fb4c72e0ebe56a3f
+#   content hash  282b653e288e1268
+#   text hash     ac9f1630ad3c5379
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6a659a7a102ef071
-#   text hash     84f192a791286e3c
+#   content hash  96519d0534ebcc09
+#   text hash     25d5b39132cc6ceb
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f045fc531c5c16cd
-#   text hash     5d4a74e9f41b79be
+#   content hash  a980c20127fd3026
+#   text hash     3794aa7455abb2a8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

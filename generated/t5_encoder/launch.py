@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b07ac62678b9e047
-#   text hash     b48927325f0b9ed4
+#   content hash  663a6a1c02c677d1
+#   text hash     e48344cc64e3885a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4e18268dc0ef7e67
-#   text hash     36096b28239460bf
+#   content hash  da7d0d62cc84ed15
+#   text hash     b1972ddf4c65933c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

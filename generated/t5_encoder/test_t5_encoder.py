@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c28b15a80a2e502b
-#   text hash     86ffc06bcf293dc4
+#   content hash  25b78406a1cfa74f
+#   text hash     16319c388986b607
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ed50ddcfcd9823e6
-#   text hash     d5c9135377c43134
+#   content hash  a340d967f1354c24
+#   text hash     10ae3093ffc5553e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

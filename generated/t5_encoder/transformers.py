@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a828c05e8bc95467
-#   text hash     dc7af05743bad517
+#   content hash  f0a26180b883a45d
+#   text hash     e75a964310fbaf53
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

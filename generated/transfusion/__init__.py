@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  99b71e16bd13b9c1
-#   text hash     b71d3aa84efcc7c5
+#   content hash  96aca7a68dee2a0d
+#   text hash     692c4e6b3cb37a9b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

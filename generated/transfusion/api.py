@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c2717ca3c57df084
-#   text hash     c9bfa3ec02da8a43
+#   content hash  701e99899d48b806
+#   text hash     2a860fdd0a984da3
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

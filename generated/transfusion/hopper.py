@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  16d40a5803c93dcd
-#   text hash     e37224dd62f0fe00
+#   content hash  b368b3a1f8b1bd69
+#   text hash     7db7b7dc1fcb8dee
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

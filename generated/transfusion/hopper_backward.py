@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  11f5bd5f414c34cb
-#   text hash     0cbb1f1d160a896e
+#   content hash  242c8fba531079b0
+#   text hash     79a49db4991186e3
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d55cd68000007fc7
-#   text hash     35c47903c64605a1
+#   content hash  d93b959d00969b24
+#   text hash     21d3620e2d544e41
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c8bc4b5906966d2e
-#   text hash     d61c0b58ad7b4177
+#   content hash  3ebe8909f3758a73
+#   text hash     33d39dac3168de42
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  234f3a8c3dbb348d
-#   text hash     bff5ac5315528ab9
+#   content hash  7c6b3bf1db855632
+#   text hash     1ad89e299d4ec876
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  545465dcc727efaa
-#   text hash     66dff55416d2358e
+#   content hash  fb0706a6f02318ff
+#   text hash     b5f1e4a89b7d4519
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e29e71f066a7ac05
-#   text hash     7a0a3f71d9968c3e
+#   content hash  bbaacc082d4551c9
+#   text hash     41327c2726e8305d
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  122f975ec4b0c063
-#   text hash     d009b7c9f38f201b
+#   content hash  64ecc9d826d79191
+#   text hash     6abb41d08985c192
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

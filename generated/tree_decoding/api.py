@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  74ddcad1377c54b0
-#   text hash     72ad121cf501e094
+#   content hash  dc98ed325f97fef6
+#   text hash     6e0add5bff6aea4a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

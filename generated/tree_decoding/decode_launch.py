@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a601b6f0355a90d4
-#   text hash     3a9db6eab7db7d42
+#   content hash  6ba2ee20beefde86
+#   text hash     5e7a983106068560
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7d5f7e5a9500e141
-#   text hash     f8e9c6f9c1decc1d
+#   content hash  8bff68d8a380da9d
+#   text hash     3a7985146b93ca03
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

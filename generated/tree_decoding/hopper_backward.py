@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3cfcb60b1bd1993e
-#   text hash     c3c9b6afdb2520b6
+#   content hash  68aab8cf397ecc4e
+#   text hash     8c7b383230b6add2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5f36ca5635ce2897
-#   text hash     3209b8e3f50231b1
+#   content hash  51d42c03bc4e047d
+#   text hash     1b660255a9358ce0
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3b445cbf4b5399a7
-#   text hash     644051d7b80d0972
+#   content hash  9958af08c25e3280
+#   text hash     e2656f52b70eebb6
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

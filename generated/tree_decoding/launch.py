@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fb35726bf6ed57b1
-#   text hash     4e7e4944e0cddf88
+#   content hash  5170ee825346a1f1
+#   text hash     27ca733e9a6bc5da
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -31,9 +31,9 @@ def _attend(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     out, lse = _outputs(q, v, entries)
     if out.numel() == 0 or k.numel() == 0:
-        return out.zero_(), lse.fill_(float("inf")), *runtime.empty_turned(q, k)
+        return out.zero_(), lse.fill_(float("inf")), runtime.empty_rows(q), runtime.empty_rows(k)
     cache = runtime.LaunchCache.of("attend", q, k, v, entries, cos, sin, positions, in_tree_mask)
-    q_turned, k_turned = runtime.empty_turned(q, k)
+    q_turned, k_turned = runtime.empty_rows(q), runtime.empty_rows(k)
     padding.clear(cache, entries, [out, q_turned], [k_turned])
     _turn(cache, q, k, q_turned, k_turned, entries, cos, sin, positions)
     attend_turned(cache, q_turned, k_turned, v, out, lse, entries, cos, sin, positions, in_tree_mask, scale)
@@ -65,7 +65,7 @@ def _outputs(q, v, entries):
 
 @_attend.register_fake
 def _(q, k, v, entries, cos, sin, positions, in_tree_mask, scale):
-    return *_outputs(q, v, entries), *runtime.empty_turned(q, k)
+    return *_outputs(q, v, entries), runtime.empty_rows(q), runtime.empty_rows(k)
 
 
 def _common(q, k, v, entries, cos, sin, positions, in_tree_mask, block_m, block_n):

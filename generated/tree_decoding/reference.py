@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  105fc2426c584f67
-#   text hash     ef9f2f3d9a87968e
+#   content hash  0ef28f971e365a24
+#   text hash     7ad66fb252a0646e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7cfcb498ac2e53f4
-#   text hash     cb6486df556d9048
+#   content hash  3d2b96288ba31c8e
+#   text hash     93b3c6aa07917f08
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

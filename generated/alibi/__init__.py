@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9d441ba3f18299c1
-#   text hash     295086f162a9b417
+#   content hash  855d506c67dc3c5b
+#   text hash     93305dfa1345c960
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  af3c45377ac5a4a1
-#   text hash     a581a06b141641c0
+#   content hash  d6f1268d44e48a1b
+#   text hash     2785a9c225f9c121
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  972470e8cd0f0e62
-#   text hash     cc2a6b01e0c64f80
+#   content hash  60e30fd6b4a05b30
+#   text hash     d1f24e6db30c8851
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

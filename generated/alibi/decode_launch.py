@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fa96881fd5ffa047
-#   text hash     37cc9140d3521d12
+#   content hash  a109280466daa54b
+#   text hash     da4ca18f78c86434
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b9be5cc51f766a35
-#   text hash     b8b375b6c4b48104
+#   content hash  ba7502002b50953a
+#   text hash     af395cf1ae0c0df4
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  85732bbe6cdee8b3
-#   text hash     a7f7e94f0475129d
+#   content hash  d1bdb32670c91bd5
+#   text hash     eed6598423843dfb
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c40c014e22687b1b
-#   text hash     6cb01f8d90d91e67
+#   content hash  72280d832b2b41a9
+#   text hash     9d4f1246fef44b74
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dd8193e0732d0439
-#   text hash     5a0ca86d572753ed
+#   content hash  7353ed3aff26dccc
+#   text hash     7a7d42a181c8ecd5
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

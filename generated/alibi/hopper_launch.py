@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  65efa035746ed373
-#   text hash     c1e5fc6484476219
+#   content hash  06b6618a1325c915
+#   text hash     4e32b55599351f9a
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  55d8c65d19f9de5c
-#   text hash     55e77a33a15b3841
+#   content hash  59f5cc21fa790132
+#   text hash     34d0671b64f31f38
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

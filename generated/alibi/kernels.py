@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  eacfad51c1efe8ef
-#   text hash     9ac3e19bc1499edc
+#   content hash  7f577147e05848d8
+#   text hash     5f1dad245e6fa41d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

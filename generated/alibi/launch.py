@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4d79f430f8a99fa1
-#   text hash     0494e5be6d57e4d3
+#   content hash  ecb34f84f264e464
+#   text hash     d7d19781b1b4c437
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

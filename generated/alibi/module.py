@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  53d2b55b7234f63f
-#   text hash     d79e1f5de8db5265
+#   content hash  e8b1ea2c8fef3a02
+#   text hash     4669664b8d4cc271
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

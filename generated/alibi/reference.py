@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  80a68e05ccb67c7c
-#   text hash     84ff73f4025bde36
+#   content hash  ef1aa04aa06dbd6b
+#   text hash     44e51f076b6e22ba
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a54d8d89ef6ceded
-#   text hash     6b0c7a78abe493e3
+#   content hash  69824130f27add0e
+#   text hash     51fdd056d2c2894c
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5a06a148da8dd914
-#   text hash     1cc48f7f935db94a
+#   content hash  51b098d517680bcd
+#   text hash     644ca0e000f520e1
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

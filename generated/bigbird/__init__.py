@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0e839bb0047a9e3b
-#   text hash     30d0a9e43839f92e
+#   content hash  3c3d413709997a10
+#   text hash     da8b21b6c938829a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  17b5e11a887d95fd
-#   text hash     428a611abd5fd2a5
+#   content hash  bb98d4c19a778481
+#   text hash     2cee2e34ec7d285e
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  70796dacc7a7f0c4
-#   text hash     a91c817c3484f809
+#   content hash  36f18ca3e20bd107
+#   text hash     8dd7a9f3b49ed753
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2d837fc4372e478a
-#   text hash     5086e1f6e671611d
+#   content hash  b18d9611476fd3e2
+#   text hash     600e588e8da69d46
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f3b630bc10182d25
-#   text hash     25091199593b6d33
+#   content hash  5bf72abc38405abc
+#   text hash     43d695e22e718e38
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

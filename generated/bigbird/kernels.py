@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4aafb8d8ff9200a8
-#   text hash     3c288f9a0ca8c3f1
+#   content hash  48095d19b1b78336
+#   text hash     027b79727291bd29
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f4ca1ab742b9d0fa
-#   text hash     f39efa0f5f9b829f
+#   content hash  c671d6da45c28891
+#   text hash     349e308d4b7c060a
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7ef689d57ed90fdb
-#   text hash     58f985b4513f1eb1
+#   content hash  a62325c9db12dec6
+#   text hash     e6d8d8accbb291b8
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  10ccfa8e617babdb
-#   text hash     628ba817fc67829f
+#   content hash  68b4c62d77300f04
+#   text hash     9da8d04ada8b973f
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -213,7 +213,8 @@ class LaunchCache:
         self.reach = reach  # how many keys before its own position a query may see
         self.portable = portable  # whether its calls take no kernels for Hopper GPUs
         self.unreadable = None  # indices of tensors from which tiles cannot be read
-        self.tiles = {}  # by kernel
+        self.tiles = {}  # of portable kernels, by kernel
+        self.hopper_tiles = {}  # with their modules, of kernels for Hopper GPUs; empty ones if those do not run
         self.launches = {}  # by kernel and tile
 
     @classmethod
@@ -423,14 +424,13 @@ def counters(count, device):
 
 def launch_on_hopper(cache, tables, name, launch, q, v, keys):
     """Calls `launch` with a tile and a module of kernels for Hopper GPUs if there is one; returns whether it did."""
-    best = cache.tiles.get(name)
+    best = cache.hopper_tiles.get(name)
     if best is None:
         best = () if INTERPRETED or cache.portable else on_hopper(tables, name, q, v, keys, cache.reach)
         return launch_first(cache, tables.__package__, name, launch, best)
-    found = len(best) > 4  # tiles of portable kernels have no module
-    if found:
+    if best:
         launch(*best)
-    return found
+    return bool(best)
 
 
 @contextlib.contextmanager
@@ -464,7 +464,7 @@ def launch_first(cache, package, name, launch, best):
             not_on_hopper(package, error)
             failed.add(best)
             best = ()
-    cache.tiles[name] = best
+    cache.hopper_tiles[name] = best
     return bool(best)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  081a7cbbfc5b9f1c
-#   text hash     aa6df11a2854d6e1
+#   content hash  f9807dbe17fee21e
+#   text hash     974a6f9c22cf9933
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  64ceec14bb36fabb
-#   text hash     45295edbedf733b3
+#   content hash  137ccc932e8d6b80
+#   text hash     6725742b32bdcb89
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8713f7df6ce3d66a
-#   text hash     f947ceee000452c4
+#   content hash  5698d4a3e4288743
+#   text hash     fbd3d45c21ceb27d
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b48f03b0bc43a416
-#   text hash     47beb40d6f275914
+#   content hash  9f6b1c831122ba93
+#   text hash     5455cc817244926a
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

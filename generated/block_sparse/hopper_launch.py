@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  87534cc8d2ff4366
-#   text hash     13cea08b863bcd00
+#   content hash  319c4c4089c3a21d
+#   text hash     83debc10ca61928c
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

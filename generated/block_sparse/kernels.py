@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  895171c90e95c0e5
-#   text hash     48f93c77709f0425
+#   content hash  9192b9061aa7f6db
+#   text hash     510a7a1074ee98ed
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

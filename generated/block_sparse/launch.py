@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a66460ff6af522d6
-#   text hash     db1364fd990626fe
+#   content hash  d4e5d50d5cf80c2b
+#   text hash     a2700ce0ce2adae2
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

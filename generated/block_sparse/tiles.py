@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2f430c6c10e94036
-#   text hash     f626c15031a8a883
+#   content hash  ab1b1c0fbf4dfbde
+#   text hash     477f351990d0ee36
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

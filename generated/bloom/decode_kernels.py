@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e849d0f4fb567777
-#   text hash     dc1c703c1a70d1dc
+#   content hash  b33b43b9edc81ea3
+#   text hash     4666ec41abe2a0f5
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eb83b61f44d930b6
-#   text hash     714aa1dda1f963c0
+#   content hash  d0179b0317a80bab
+#   text hash     352e8f23fcaa678d
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

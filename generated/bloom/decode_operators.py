@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fa3c5eb50b61a85d
-#   text hash     2cd84ca05d1463fa
+#   content hash  5533cc8ae685259b
+#   text hash     7c474ce12c002a6d
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9bada08c2c54e810
-#   text hash     3162c3f9ea391ac8
+#   content hash  839f32f405c32056
+#   text hash     7c30bb76669f201e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  58bc3d68cbe52028
-#   text hash     3b7c4a5eccbe420b
+#   content hash  29f53ede092ce726
+#   text hash     5d59f7c3309d473e
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

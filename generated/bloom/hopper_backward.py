@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  052ccd509655009a
-#   text hash     65f0ea9b18b0bf17
+#   content hash  378c3dd99a014acd
+#   text hash     e73d2f93338a26e9
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f1ced3b3bc357cc0
-#   text hash     1cea3684e1cea5e9
+#   content hash  26d1ae3de6ddc72b
+#   text hash     512aa084c1074bdf
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f174b469a423b469
-#   text hash     1a64f0da524655e6
+#   content hash  bc7431d2482d45c9
+#   text hash     40a28536e0db854a
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e6722e32e0f0ad6c
-#   text hash     0535906934f18bc6
+#   content hash  d042433ef9f0ea03
+#   text hash     6a8bfd15411328dc
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

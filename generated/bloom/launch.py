@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bcdb128f2a4b8742
-#   text hash     057a29fa4966a22e
+#   content hash  36be4190d9830f28
+#   text hash     2445b1a0633857c3
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

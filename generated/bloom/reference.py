@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  99f90ba2c1a7a10a
-#   text hash     cf472a48cd6607ea
+#   content hash  d9840e318ede7365
+#   text hash     89063d3eebdfe02c
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  59c214a27a3896e6
-#   text hash     3d93e2bc544bbd26
+#   content hash  fb91e4d5be469ed3
+#   text hash     5b6d99ab7c974005
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

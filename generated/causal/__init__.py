@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d5c6c2af53cb63cc
-#   text hash     deebecf946a26ce4
+#   content hash  76307dbf8d1c53b1
+#   text hash     8b1a5d695f60927d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  51690179cfca6287
-#   text hash     7e5ecdc8654a9a90
+#   content hash  a21ddbed0743c30b
+#   text hash     fafc6931a3a194b9
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cb3415beeff14526
-#   text hash     b146a9799fcc2c5f
+#   content hash  79c0081f15e905fa
+#   text hash     c58b0181663b17c2
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

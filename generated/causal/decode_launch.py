@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  05bfd3817f0522d6
-#   text hash     e98f238549da8da6
+#   content hash  4a51c79edffe682d
+#   text hash     de3ed733f0ef356e
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  989a335b37a22bea
-#   text hash     1c570dd415b240ac
+#   content hash  0ea97a889e15428b
+#   text hash     fc10b5f30321947e
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

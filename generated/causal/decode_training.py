@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eabbd0d96fef77d4
-#   text hash     43cfbe3bf6be269f
+#   content hash  e9c42d9c71cafda5
+#   text hash     90361bf5de63ab64
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9a8ec6aaf47af2f9
-#   text hash     49d12bfb97674824
+#   content hash  992fce525c432eac
+#   text hash     d0910a1b2724e371
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c462823fe1f8f444
-#   text hash     ebe0c350a15846a4
+#   content hash  b8fb183c0217fabf
+#   text hash     2f83bfb13e9a0659
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

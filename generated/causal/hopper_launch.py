@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3a52ac519a6f3c07
-#   text hash     86038d5586e3a570
+#   content hash  e38e82a0afcd47c2
+#   text hash     842ee984384c2f43
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

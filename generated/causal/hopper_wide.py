@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ae601fb00501fa30
-#   text hash     7c9074c4099a6b14
+#   content hash  24f362856cdf6df3
+#   text hash     92a40244e3620115
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a17c7132f15e6885
-#   text hash     3eaaa571f4176cdc
+#   content hash  72e0abd5e64eb2dd
+#   text hash     384104fbfc923b70
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

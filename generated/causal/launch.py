@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5bde575e1035497b
-#   text hash     a88a6b1f0841bacc
+#   content hash  252f1072991af938
+#   text hash     587e30515b55168c
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  287de53555b63e71
-#   text hash     733ff66a75df47aa
+#   content hash  061200382237dfbe
+#   text hash     091fc9106b9c11ab
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  51c3f4d6cad1fcc0
-#   text hash     f1d6ec1e707d1e6b
+#   content hash  5469d49d654c9cc5
+#   text hash     55863989c1c92827
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9069d62aa00c96fe
-#   text hash     df08f13104e53482
+#   content hash  d722686318c5c0ce
+#   text hash     f693cf076b30ed48
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9e52db38824bfb1a
-#   text hash     c6f962e38cbb966a
+#   content hash  8a59b27f652936ff
+#   text hash     4d7f73fb9044e54a
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

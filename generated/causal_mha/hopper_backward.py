@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  630198bdff1360ef
-#   text hash     784b5ba7270465cd
+#   content hash  72ff58af0c7c6fa8
+#   text hash     a8bf7151cbcc83b7
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f26a8edca97fb48a
-#   text hash     86c8d78872e727b0
+#   content hash  89fe5581879cfe19
+#   text hash     699272369c4075bb
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

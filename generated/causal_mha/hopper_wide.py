@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  340191e5500d3ad3
-#   text hash     d6a20adc7149ba7b
+#   content hash  f7fa726988e661c5
+#   text hash     f355d820a7a87a45
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8daf1b473f251bd1
-#   text hash     4f1512a6210af4bb
+#   content hash  5356af5e4421f77e
+#   text hash     f940af7fa9961545
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

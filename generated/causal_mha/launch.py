@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c59224fa5485c043
-#   text hash     1ac964a608b363f2
+#   content hash  8e52f4c83fbc7263
+#   text hash     f3ef7bb7099f835b
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0ac54cefabbfcea9
-#   text hash     42f727f0f7327949
+#   content hash  2677a2861c3fded7
+#   text hash     b04c696eda62ae9f
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c7f1efa6ee7b8163
-#   text hash     8a94037a7bd9188e
+#   content hash  514cf6b699229462
+#   text hash     527dae636ab30494
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

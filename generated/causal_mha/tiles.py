@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3a66f837db12262d
-#   text hash     078cbd4572bbdb11
+#   content hash  e174e46354dd6aa5
+#   text hash     e24ea5362217fcad
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

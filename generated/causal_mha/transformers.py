@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  01cef190611f7111
-#   text hash     4667176117659cc2
+#   content hash  fe77b7ae878c69f5
+#   text hash     fd8c4c7c6952d940
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

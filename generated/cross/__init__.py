@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ffb197fe3d950bed
-#   text hash     519851088f94e062
+#   content hash  40ada4217ca68749
+#   text hash     006f17af0db9a2c9
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  dd1f3ea75bfdb4d2
-#   text hash     06ccf62b9b887cc2
+#   content hash  81d72ecf73f15d46
+#   text hash     8ad51dc40c1b320c
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

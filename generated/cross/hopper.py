@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  297e8c888cd2aa0b
-#   text hash     c11b5c29c52b9cea
+#   content hash  2c671d7527dbc35b
+#   text hash     6961195dd27af774
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  04bc0d0200810cdd
-#   text hash     40d5c5496d13d0e1
+#   content hash  d3a390f8b02e152d
+#   text hash     02bd54a5e02cc33f
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  72a42ecf04ba9193
-#   text hash     66fe05c04d7c557f
+#   content hash  25596c88766da38d
+#   text hash     e0469de5133304b9
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1db4ef7a4383c947
-#   text hash     160922e32c67dd69
+#   content hash  76f72ed8b04011ce
+#   text hash     63f99423de0fb30b
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

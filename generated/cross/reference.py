@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  325c3668a085b83f
-#   text hash     81ac482a0cd656e6
+#   content hash  16674f7f8d220d18
+#   text hash     fa74b782406f35d5
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c67a314dfe50dd53
-#   text hash     f00fe2067af2a222
+#   content hash  8198da3733e27842
+#   text hash     5266c6307c189057
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8128c7ed0cb3857c
-#   text hash     fb750c7120a7244c
+#   content hash  12f1f850c909baf8
+#   text hash     998bf84cd5be7e57
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

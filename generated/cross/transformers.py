@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1c2f1160cfd66861
-#   text hash     8566eb75da2de688
+#   content hash  8fc41e4d0db16d51
+#   text hash     8155857752d5346a
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

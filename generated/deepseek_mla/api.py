@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e548884f63d3846b
-#   text hash     641d8df57908c0ca
+#   content hash  1873b2d0903b6dcd
+#   text hash     bd5c91fb688d1918
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

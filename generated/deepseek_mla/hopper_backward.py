@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  325bc7b139a70505
-#   text hash     3a984167fc2c6f95
+#   content hash  092a0d9dd93e89c6
+#   text hash     e37c7747916d8bcb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  61043c8df0bf7157
-#   text hash     3ddcca49de65a6ff
+#   content hash  9841f1befe40e20d
+#   text hash     c56a782c291f77d9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

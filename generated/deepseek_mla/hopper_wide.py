@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ff1e464c4cb6b4d4
-#   text hash     fab67e3769d3cac7
+#   content hash  e3bce89df73dea09
+#   text hash     76f4ea82541bff3b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

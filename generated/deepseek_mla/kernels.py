@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a3eb0d95324b9c6c
-#   text hash     21304248022bfc77
+#   content hash  b1635f4d494b6cb8
+#   text hash     0789d58fde551fcb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

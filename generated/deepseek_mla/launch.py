@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d448d6e4954ea4a3
-#   text hash     e878608b9257ef19
+#   content hash  5d9642f503a63fed
+#   text hash     65417715d0664216
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

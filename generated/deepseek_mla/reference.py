@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  73a8603a0402ab14
-#   text hash     e2c3a3e28cd6bde4
+#   content hash  4f34daf1aacb4101
+#   text hash     c6eea8b6dec4f752
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

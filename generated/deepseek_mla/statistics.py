@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e0aed9445bf3e22f
-#   text hash     13e76f9301dacccb
+#   content hash  c92a879c4bb55cfa
+#   text hash     746aa33cd83ef072
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

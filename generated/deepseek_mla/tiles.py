@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b8832e3a0f2cf24f
-#   text hash     bac54c40161b29fd
+#   content hash  0acc8e03dcc61845
+#   text hash     c62128359a2ca1cb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b7744bf47e5b5eec
-#   text hash     f4069ec49713f0e5
+#   content hash  7b534b6ef45d13e7
+#   text hash     aab36f93e980bc70
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  047464d5cadcbbeb
-#   text hash     8c381691b37d6a04
+#   content hash  794d62028d14b34d
+#   text hash     93befe9303b24eef
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

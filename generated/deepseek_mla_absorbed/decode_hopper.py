@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8e21fbe0fe420ad5
-#   text hash     7ea460cddf3c0ea4
+#   content hash  0a16acd8194c6626
+#   text hash     9a63552ed150f1af
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; its header has the other names.
 

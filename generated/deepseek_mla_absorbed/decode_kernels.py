@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e635f9176558b819
-#   text hash     f9de9be59c91ca4f
+#   content hash  4d592ca9fb777c43
+#   text hash     921bbeb0e4c03a5e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  268ce8c93c0f6c4e
-#   text hash     f8afd7529bb7fb2a
+#   content hash  62675827c82fa869
+#   text hash     dbe871d2dd874e1d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 
@@ -191,7 +191,9 @@ def attend(
     cache, counted = call.launches.get(kind, (None, 0))
     if cache is not None:
         # counts are the last argument
-        known = hopper_values if cache.tiles.get("decode") else (*split_values, runtime.counters(counted, q.device))
+        known = (
+            hopper_values if cache.hopper_tiles.get("decode") else (*split_values, runtime.counters(counted, q.device))
+        )
         if runtime.launch_again(cache, known, join_values):
             return
     if seq_lens.shape[0] == 0 or out.numel() == 0:
@@ -270,7 +272,7 @@ def attend(
         )  # fmt: skip
 
     # a kernel that does not compile is not tried again
-    if not runtime.launch_first(cache, __package__, "decode", launch_on_hopper, cache.tiles.get("decode", best)):
+    if not runtime.launch_first(cache, __package__, "decode", launch_on_hopper, cache.hopper_tiles.get("decode", best)):
         runtime.launch_with_room(launch_split, stages)
     if not joined:
         runtime.launch(

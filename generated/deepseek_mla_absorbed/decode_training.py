@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d86256438cd2b31a
-#   text hash     a0824b550f2fc122
+#   content hash  b828eda5464240d0
+#   text hash     4a2b000bbe6c1c15
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

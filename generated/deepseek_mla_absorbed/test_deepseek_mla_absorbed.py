@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d12ac3793fdca5f4
-#   text hash     1b71a9088bc0679a
+#   content hash  f5870b993095c485
+#   text hash     70ddc62467dedf77
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e8501e6acd0870c5
-#   text hash     63ad2112f66346d6
+#   content hash  0c25138b57d49b56
+#   text hash     6440708294708a3f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

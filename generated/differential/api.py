@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  581c4925bf9783dd
-#   text hash     f312ce85db320879
+#   content hash  9ca237aff28ad612
+#   text hash     2073d01451e9371d
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1d2c3972a31f39a6
-#   text hash     ea122455ccd4dd46
+#   content hash  0cc9623508fb28f8
+#   text hash     85264357c4335e0e
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e32555fec812b461
-#   text hash     c1fca007430f5da4
+#   content hash  b64ddfda283cf8a1
+#   text hash     1acbc5c4f79d9f84
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

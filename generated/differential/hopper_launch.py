@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b71982e36f04956f
-#   text hash     00bef77851651660
+#   content hash  491999161b528399
+#   text hash     67a73867ba62b3b3
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  49a5de59dc23017b
-#   text hash     9c53fc638ac1cf68
+#   content hash  f9e7ebca034dbb91
+#   text hash     15b499bb8eec4f3e
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

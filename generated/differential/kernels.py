@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f75ba2a436205bed
-#   text hash     5995aa6f3cb92020
+#   content hash  c2d715fecdda0c49
+#   text hash     7306afe4ddc83235
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

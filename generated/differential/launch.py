@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c7623c4ebc77d565
-#   text hash     55f240365b37fbaf
+#   content hash  3a1935fb2cf039bc
+#   text hash     02800ea823cff85a
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

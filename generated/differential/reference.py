@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3c3db0451623fc47
-#   text hash     f25304df3be03d85
+#   content hash  7cdf1db02a5bb988
+#   text hash     39e64e9a0317b931
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

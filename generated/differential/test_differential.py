@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  36f91a75a4d65f3a
-#   text hash     133ede8c7af4262a
+#   content hash  5198ec0e12e85c3c
+#   text hash     6bf9dfa52e612eac
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

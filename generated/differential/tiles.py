@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e8bccc7da7f47f22
-#   text hash     51f71d601e0b7fb6
+#   content hash  fb9c4cc98c7e8e94
+#   text hash     0230891553cb320f
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4efecfe701cf851a
-#   text hash     81dda47fa558bebd
+#   content hash  0242c6748549630f
+#   text hash     9fbc344de50f10a8
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

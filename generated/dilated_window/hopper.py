@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  38305f25f7d9c260
-#   text hash     26468eb35e96ad24
+#   content hash  d94e55cf8d9abe8c
+#   text hash     1336c5fc42737035
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

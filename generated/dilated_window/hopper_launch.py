@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  89cc1dbb2c68417d
-#   text hash     da79587e164f7c5f
+#   content hash  c0c1423661a66c0d
+#   text hash     3b5e506d93ebe642
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  869d2926fd1daaee
-#   text hash     25209c507c6529d1
+#   content hash  b3d505c0e9c42986
+#   text hash     7fbdd194aa834973
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

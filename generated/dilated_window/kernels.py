@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1900b32d8b466b12
-#   text hash     8c34e8909fa2221d
+#   content hash  0bb0006a6427fccb
+#   text hash     e1c6a1d8948ecd04
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fbd40991314f69f9
-#   text hash     c865d67f1ff28d5a
+#   content hash  8bfe645c8d3f2b5a
+#   text hash     600f76c338f516e2
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

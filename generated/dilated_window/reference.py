@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4f68e8d205c65113
-#   text hash     36fd6b9ea7f42c60
+#   content hash  59ece68a5760eb2d
+#   text hash     3ab998e62208f6f2
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  21dd51e26bdb277a
-#   text hash     53976816f0753969
+#   content hash  ac0b3e74fbbbea8d
+#   text hash     3afe57885397d688
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

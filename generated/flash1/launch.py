@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f1c2147c6ea32ff9
-#   text hash     1209c0b007a549af
+#   content hash  79b6a2aa39630da7
+#   text hash     5e1ed6d4c9856939
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3bf96051cd038401
-#   text hash     2793b9f1b6a238c2
+#   content hash  d26cc03d1b4420a3
+#   text hash     b7d83b021888ed9f
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

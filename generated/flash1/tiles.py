@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1c14d60623d02672
-#   text hash     54cab59dfbebbaa8
+#   content hash  b238769069f87098
+#   text hash     2b38c86e413b2c08
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0bc416eb9d484816
-#   text hash     281db6e57470b715
+#   content hash  64da86904d2d0834
+#   text hash     8bc8c768f0270b88
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3b6ab8c5df0d2e44
-#   text hash     2c9b2f797c22c00f
+#   content hash  9b6e2b214e5012dd
+#   text hash     a07942c25e1726ee
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f94a1b61edf249f2
-#   text hash     3cc1fd871ea9f0c1
+#   content hash  bbf904b47c276638
+#   text hash     bfa34e9e8dab1414
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

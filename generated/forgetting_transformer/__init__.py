@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  78f265893c0b6028
-#   text hash     d828f5251f906aee
+#   content hash  94a8ad85e5aa977d
+#   text hash     4e380879119ede80
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

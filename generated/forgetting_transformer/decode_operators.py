@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8baa37ad52833749
-#   text hash     e35f148f5ed6e331
+#   content hash  4264fe0ef2ea8131
+#   text hash     cfc3154bb5dc4002
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  331f57438e50c2cd
-#   text hash     73d65a8a81f92c16
+#   content hash  4e1cdb6b38b1e860
+#   text hash     7aadd5eee9392908
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a1e7367773ffa8d1
-#   text hash     af74cbae6acbf477
+#   content hash  745b927b85675da2
+#   text hash     dac36aaf66f3a4a6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

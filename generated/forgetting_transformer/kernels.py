@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cf44ea17ee9ad6d8
-#   text hash     f4cb48f2d21c4034
+#   content hash  608815ae93bc0d66
+#   text hash     4c088ad0e86b44b1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  99a5e21e7c34b4f1
-#   text hash     3c51b14c2b3242ce
+#   content hash  5280985e07cb10d5
+#   text hash     76800eca1c81457e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  97c28d5b466f8ef1
-#   text hash     5332d3f38528738c
+#   content hash  66452a28ba71a9e1
+#   text hash     542135e57a25ce8d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4177c85e152f20bb
-#   text hash     72d335c07ed8e672
+#   content hash  0ce43f6a58ce02db
+#   text hash     422a17429cf90bd5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0ad547e52211a1c7
-#   text hash     a2b0a2e28875db68
+#   content hash  d338ec7808f5f6f1
+#   text hash     a0a28304db4a6977
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

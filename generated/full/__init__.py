@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c90274ae0b3438ce
-#   text hash     a51862eea25c764a
+#   content hash  8488e1e39f7a1574
+#   text hash     1d5289e3ff56adcb
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

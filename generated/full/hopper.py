@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e82c1121aa9d361d
-#   text hash     f71266f58daf29dd
+#   content hash  fda152c0e7dc1334
+#   text hash     1d847a5cedb0c001
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

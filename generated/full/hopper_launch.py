@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3e3e4bc7b9faa021
-#   text hash     0acde3915635a041
+#   content hash  67321c1af01cca12
+#   text hash     a9a0a20281861ef2
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  71994b534f02746f
-#   text hash     18ffe75e2e5411d0
+#   content hash  2391e81ee1408cd4
+#   text hash     36b42cc6e8712c26
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c1775b4d5a300283
-#   text hash     4eb3801b8551fbb5
+#   content hash  be80b4131c1e7614
+#   text hash     2f2a31daaf46b967
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

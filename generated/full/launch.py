@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cae12ca16fbb4c71
-#   text hash     e5db4ea4b2c2c2b9
+#   content hash  af8d89c6c942f36a
+#   text hash     5c29e4fa1ccbe2b3
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

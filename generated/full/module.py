@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2eb47362318dc9db
-#   text hash     ab708b1d94adeafc
+#   content hash  e801bfcb1170e4c5
+#   text hash     a806a91f51d2881e
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  787e99c689329b1c
-#   text hash     7c7c64ce35ae5f70
+#   content hash  9fd61e75210b3732
+#   text hash     44d469af39686134
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

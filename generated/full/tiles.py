@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c99050477e89c63d
-#   text hash     58c4d6ebd813b9d5
+#   content hash  f158aab67a9a02df
+#   text hash     7ec2e4319ea61524
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ca0315f8217d7391
-#   text hash     d16b098b26e2e4f8
+#   content hash  6e15a5d436121a31
+#   text hash     81e1d220ee1cb84b
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  155e04b9bff998a5
-#   text hash     8225d6e2b13ba5a7
+#   content hash  ce0d9b06f5536424
+#   text hash     e5cf58c5105b57be
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3a059e2e4fb8174e
-#   text hash     421b3cab22d90d43
+#   content hash  033287bf8a05fd42
+#   text hash     e383fcdfc213ebad
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f7ad6b6b10a51f59
-#   text hash     7ab328c4e4738a75
+#   content hash  d34480c1c004e74e
+#   text hash     a81e4771b3039b39
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

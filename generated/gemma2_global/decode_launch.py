@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f18b7088b433be81
-#   text hash     2a586850a55e7940
+#   content hash  307b045b8afa5d31
+#   text hash     996063182d0c6d5f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

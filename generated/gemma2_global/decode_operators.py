@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ffbbe0dca04cb8ed
-#   text hash     f83bfa09c168374e
+#   content hash  00f698e5a30261f2
+#   text hash     bc9ef040d20a34a6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

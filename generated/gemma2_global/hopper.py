@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9d6d2a5c368ab180
-#   text hash     de81896f564f16f5
+#   content hash  2635edade0102cc1
+#   text hash     f2c4eef5639d5caf
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

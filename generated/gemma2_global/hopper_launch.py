@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9697c597fb9b33dc
-#   text hash     f796271c6ed88982
+#   content hash  18dfce387ee7bc50
+#   text hash     a3e25297e9e8f96e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  11f7ceec473e38bc
-#   text hash     f0c3219669a1f9ba
+#   content hash  35dd88b270e56e8a
+#   text hash     39cd0fb951d22dc7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

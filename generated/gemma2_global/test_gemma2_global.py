@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  aa261ec1031c2f01
-#   text hash     179a8ed8b4f977ea
+#   content hash  790a90eb63c45780
+#   text hash     688efac9e43616a7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

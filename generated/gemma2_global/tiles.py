@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1c68fb0d795d6d13
-#   text hash     ca62dabdd6b37e16
+#   content hash  f3e98798393ddff6
+#   text hash     b684196a66ec0cb3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dd488257d94e8589
-#   text hash     26208ccbe7cb82b8
+#   content hash  10329863da0478e9
+#   text hash     a653df303b67d75f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

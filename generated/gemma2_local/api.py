@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6f1d4b49c546d65d
-#   text hash     a32003deb5655609
+#   content hash  38e253d5872974dd
+#   text hash     a98e693be93436ce
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

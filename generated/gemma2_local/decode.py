@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c0b04d1df65d4261
-#   text hash     2c4a25f3398d8522
+#   content hash  8b77993edf6d3359
+#   text hash     46179a6db55c2cd6
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

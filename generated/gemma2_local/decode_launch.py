@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7619b5a2612d8f3b
-#   text hash     349ccdf2e8bbfb30
+#   content hash  6d295b0c76792a45
+#   text hash     c0e83c8568f6393c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  20b9e9643e13ac86
-#   text hash     5b5c2707fff97ba1
+#   content hash  efd9e7ade3cc57a5
+#   text hash     56bc37f0a82bec82
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

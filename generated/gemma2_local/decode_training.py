@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f6f4dfcc368b0725
-#   text hash     517e763f4e9133bb
+#   content hash  83f9d372c9055201
+#   text hash     a6cec4635997e04b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

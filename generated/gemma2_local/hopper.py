@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9232c5215097bb7e
-#   text hash     e34db8136ec47244
+#   content hash  7bf2c50adf07794c
+#   text hash     d2e84808556c64d3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5e69924ebb7db5be
-#   text hash     f32d2ce22b7c39c4
+#   content hash  8a86b251c562cd72
+#   text hash     489cbbc7cdecdff6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d8b39a6d7c5e1195
-#   text hash     5a63434e4579123a
+#   content hash  686a550ca89c1e9e
+#   text hash     351ac93a71bff248
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  49b9f7ea96bae499
-#   text hash     6595ec908c72ab5d
+#   content hash  e553ffc06d744c52
+#   text hash     d34c263db5e64257
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

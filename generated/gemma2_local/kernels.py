@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1d3f9e6a4b565cf9
-#   text hash     e2abe752e314c065
+#   content hash  3c0c85724cd35928
+#   text hash     3b3c07ee8279f2bc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

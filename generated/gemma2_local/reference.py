@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bc22f6dae192d271
-#   text hash     9799ca02d45be40d
+#   content hash  6a7bf956e85e6e5e
+#   text hash     1d2ce9aa518d7b92
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

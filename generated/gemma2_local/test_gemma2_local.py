@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  426de8536c9d2a71
-#   text hash     03d5788c9f33c521
+#   content hash  2f5b0a7228a7d19b
+#   text hash     1f64d12c827c14b2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9e8155424d318610
-#   text hash     21572353ea9b2c3b
+#   content hash  db93a74ab4eded7d
+#   text hash     6f2b37f5c3fb2537
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

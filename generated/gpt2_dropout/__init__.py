@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5c50f6e31935f5a6
-#   text hash     b5633ab4da5acd24
+#   content hash  983dd04a7c04fe97
+#   text hash     7c773cd32fcb9b85
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  44a097e9023bdfe1
-#   text hash     27eaf73f8ca4bbbf
+#   content hash  a53e672344de0e7c
+#   text hash     ed3fa37eefed3ff5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

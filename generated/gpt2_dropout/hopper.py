@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  524f98e45213495e
-#   text hash     dce6ec65f456b459
+#   content hash  e85a53551b53d3bc
+#   text hash     b85d345726750888
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  83f900c7155dee7c
-#   text hash     e6360d13d2b6f76a
+#   content hash  f5186fba3d2e1650
+#   text hash     07e2c06e15b51564
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

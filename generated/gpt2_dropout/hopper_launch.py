@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  126f052d997d7b6b
-#   text hash     a737943741770cfd
+#   content hash  b6d4208422931f93
+#   text hash     9c572953b77f1048
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

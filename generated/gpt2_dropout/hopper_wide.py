@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  426b56206f0fc413
-#   text hash     de79b39a826373ce
+#   content hash  f9a3b2660569b036
+#   text hash     ba6dc6e40eef975c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

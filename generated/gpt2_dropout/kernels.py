@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  deb6fa83647e2721
-#   text hash     eb12aef3c95650ee
+#   content hash  37dcd591350fb0b3
+#   text hash     7fdf39fd6328a1c7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  04395f29a97a0053
-#   text hash     14e49aaf6c7810d2
+#   content hash  e6ebd9bf4bf60a24
+#   text hash     bfe50cb5e85cc84e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b11847f72e45ede9
-#   text hash     18101a007c3aa551
+#   content hash  e826a36d3e75b919
+#   text hash     692ac3aab915bb37
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0cc122c480283781
-#   text hash     e35c55b0717f873c
+#   content hash  6c806575db168bb9
+#   text hash     995b6067bdfec863
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

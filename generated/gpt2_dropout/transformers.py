@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  04fd0cd7c7e39b46
-#   text hash     44a1628ed2a7e6cd
+#   content hash  f4c61dce2fcfe1ee
+#   text hash     89ff703ce77c8203
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  077055b68840622f
-#   text hash     5e4c14b0204010e9
+#   content hash  a6ceda08b572db08
+#   text hash     831ca2addffb58e4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

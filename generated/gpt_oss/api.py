@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b76d947fc6903f51
-#   text hash     cb6aa02df3769fd9
+#   content hash  56effdf07fff8a72
+#   text hash     21a781c319aa0ca2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e9393ff19bb7b3be
-#   text hash     2791d1a0c7926146
+#   content hash  1cb4066ce3e53c83
+#   text hash     02e42779195f8cfc
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0f836aa2d560cd4d
-#   text hash     e160fc23adcc0014
+#   content hash  25fb0e2849bfa920
+#   text hash     85c9c8066b3a64df
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

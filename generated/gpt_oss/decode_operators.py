@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  83224f64d2de2beb
-#   text hash     5d3a0677d81c923f
+#   content hash  e692379ec4c5c496
+#   text hash     bdce4a0c3ce0320f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

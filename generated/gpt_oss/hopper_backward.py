@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4d3e3b98144c4f7e
-#   text hash     2683582891557064
+#   content hash  e866bf6fee1f05a8
+#   text hash     49c0b0bb557ffb59
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

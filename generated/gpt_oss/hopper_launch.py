@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e71129e705b1a05d
-#   text hash     b314018e1e05c4ad
+#   content hash  7c38ab773262e1d7
+#   text hash     f9724567c7ea3a4a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

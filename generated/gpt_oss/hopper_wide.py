@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d2d4327cb6abf9d6
-#   text hash     b7cbe641d6427a48
+#   content hash  6fa2704f6046d9e1
+#   text hash     936cc2ddeae9d63f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

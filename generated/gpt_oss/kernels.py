@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  20cb4b4549bca26e
-#   text hash     571448b411ff948c
+#   content hash  a0746e8bd52221db
+#   text hash     0d859a85bec07d7b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  02885eb684b60cb5
-#   text hash     0d8f4fe47e69aa4a
+#   content hash  306fc84d54b47a47
+#   text hash     69290cb75534de68
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  94ebda5b018c4b21
-#   text hash     ce4089a03afe7832
+#   content hash  3dcdbec3eebafd78
+#   text hash     7b80bf4dfa8681ed
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

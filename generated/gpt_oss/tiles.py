@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  eca0f7e1e56998d8
-#   text hash     50bf900660a218ec
+#   content hash  96da1750fd826c0d
+#   text hash     79ebb13fa9e36186
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

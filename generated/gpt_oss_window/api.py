@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0c42b88b6baf5e99
-#   text hash     ec9c021e9b335cbe
+#   content hash  6c432d0be04fadaf
+#   text hash     603a5684dfbc9687
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2f30d6b5be55cd8e
-#   text hash     e863267188c68d9e
+#   content hash  0e1c7e2ddc884fbe
+#   text hash     fae084e9b8f097be
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9024a4d732fe2b60
-#   text hash     b407881ee55001c0
+#   content hash  d618e53cf0e4b7bf
+#   text hash     6fb16c9da9c1d5d0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  236cf067c8a7de20
-#   text hash     80c381872d717888
+#   content hash  528533d5cfb81e02
+#   text hash     47ba5996a9b76d6c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7c1d220cf3c3c9c0
-#   text hash     4224ddd6d79ec53c
+#   content hash  0705b77995b9e7c9
+#   text hash     e221491c4b6b9816
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

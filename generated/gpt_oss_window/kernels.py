@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5ee6c822861c9a20
-#   text hash     677c4e1134c92ccd
+#   content hash  83660787e8d692cd
+#   text hash     db15446c21850166
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  600e4c511623d69e
-#   text hash     f36cc96a0a2c914f
+#   content hash  069eb03863c7ae4f
+#   text hash     30bc80f276c93b63
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

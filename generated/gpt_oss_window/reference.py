@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6d848f8b7deeabc6
-#   text hash     c6d364c93f928a87
+#   content hash  f9f6edc30a589d41
+#   text hash     bb021436aa7d585b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  89bb731271be86c4
-#   text hash     2a7a2abba6233f48
+#   content hash  44f89cfa482b3e41
+#   text hash     693d9aca7c16d93f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

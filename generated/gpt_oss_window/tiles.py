@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  185bc9513573b752
-#   text hash     7ed36cc2c5216803
+#   content hash  85af4b477fdbbb8d
+#   text hash     55eacae3267c8339
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

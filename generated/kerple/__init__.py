@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ff8020ebb2729c83
-#   text hash     a4c9e8717f4e99a6
+#   content hash  ec08d50740654671
+#   text hash     88b350d502cbf8ba
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

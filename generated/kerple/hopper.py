@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6589055b9862f346
-#   text hash     3f4a29a99635c783
+#   content hash  4ae31e548fb0ebda
+#   text hash     1c6ee7a5bcd70799
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

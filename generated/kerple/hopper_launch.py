@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  268d00fb6bd08696
-#   text hash     e43b96632791ac7d
+#   content hash  85dec2b125ee27d6
+#   text hash     67e3b51916ff31cc
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ce46259d45f7a098
-#   text hash     8d59ed1c12ce002c
+#   content hash  3b5b5de0e15797c8
+#   text hash     894eb101ed2a6d73
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

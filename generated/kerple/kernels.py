@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  93cb0ee679f4fe75
-#   text hash     4439df9507bf4995
+#   content hash  b2e0c2bc020ae6bb
+#   text hash     e00ab5ca6713ef28
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ccdf85c90f384d08
-#   text hash     fbce0cebcbcc7175
+#   content hash  7dcb72c3c32be54a
+#   text hash     285ce2b7d83ff8c8
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  769193cf45f42010
-#   text hash     d8ed8bfd3f3e6c70
+#   content hash  648673c37bc07c0a
+#   text hash     63c156620b177e7c
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0791c7b819a052d8
-#   text hash     778121a89fadb94e
+#   content hash  36da836d957cad90
+#   text hash     651f5e1dfc3776f5
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

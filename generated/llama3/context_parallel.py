@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a5c71fa3a4641806
-#   text hash     e0a373fa9bbc9df4
+#   content hash  8d112f9ae11ac30a
+#   text hash     80c950b10caad3f4
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  afff0ac47b6d09b9
-#   text hash     73fc77c6ca6b564f
+#   content hash  c0677f8608269a3f
+#   text hash     8ce1e245a498fa00
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

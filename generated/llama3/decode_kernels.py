@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  37c02c2726453e26
-#   text hash     c2fbda09938478d7
+#   content hash  a42faad3b8fbb436
+#   text hash     996d948c81fb2703
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

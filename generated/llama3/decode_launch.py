@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c99b98f3eee824c8
-#   text hash     fe60b55139878d9e
+#   content hash  9f53f9088326abd1
+#   text hash     93968d372ba21a7b
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

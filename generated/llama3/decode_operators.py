@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b1f8787a088ac251
-#   text hash     7420c4e7b1a3bee4
+#   content hash  e2d21bd45cb7e452
+#   text hash     b5d92b9fe7e7f080
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4206f87f62869c23
-#   text hash     31fcdf2ba4b98192
+#   content hash  c52a8499801602fa
+#   text hash     6f204340e561dd2d
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9c127a7c3f7ebb27
-#   text hash     495f7f523e2701dc
+#   content hash  1a3defedfe78f4ea
+#   text hash     28d094984972d352
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fc00ef3bc35eadd9
-#   text hash     eeba9a3a682a94d9
+#   content hash  7199b4bad7867a5f
+#   text hash     52ff4be11cbb6ec5
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

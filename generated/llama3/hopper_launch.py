@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  13ce5512b749ccbd
-#   text hash     ef0061f973700770
+#   content hash  b0dbcd86ca091e79
+#   text hash     604d10f7af0730c2
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  200ec2934d9f029d
-#   text hash     827fd14335c9a467
+#   content hash  3e1ae8635329ce2a
+#   text hash     bd98aa9e3c8efa27
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

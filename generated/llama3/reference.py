@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  835f087614f35922
-#   text hash     908238402d3d0c83
+#   content hash  1cc4fde84b7198b7
+#   text hash     5b50762e5e82113a
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f545cc393206fd3a
-#   text hash     f41d1b295eef9389
+#   content hash  4bec150cd6900b1b
+#   text hash     705f03d420afc74f
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  54261e55341ae315
-#   text hash     5a0f05221c0ba2c8
+#   content hash  dc4387ef33b2d546
+#   text hash     4947a850dd63e4c1
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  426f3645ade09854
-#   text hash     bd01b42f7033c65c
+#   content hash  452a03c014a00d40
+#   text hash     84ea139db2af520b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  80043c7329db0404
-#   text hash     42e13f267cb4b53a
+#   content hash  e3341f0c244acea6
+#   text hash     9997bcd6f2a8ffd5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  66e2224332a5ddfb
-#   text hash     3d2a9875463b9f96
+#   content hash  c6e308ce7a351bfc
+#   text hash     75f28f52182da00c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7685b1989287b419
-#   text hash     f15f06b5520f2c8e
+#   content hash  806d206255e5bf2a
+#   text hash     f2a32bb0858ea1d0
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

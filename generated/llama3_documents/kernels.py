@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  59bb43ec87abc6c7
-#   text hash     4572bed331c3b1d4
+#   content hash  5176b4dc46abc32a
+#   text hash     68a5aada8dcf3455
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5636805439a63aa8
-#   text hash     303a8eef751e033a
+#   content hash  e243a500695894e7
+#   text hash     ca00786060390eb3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

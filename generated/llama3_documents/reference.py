@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  97fac464091cc731
-#   text hash     7b6e83818f3185a0
+#   content hash  a4fc18f3d04e6615
+#   text hash     1aa604b1707cf61e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

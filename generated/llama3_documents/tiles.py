@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1ef6f37475716dbd
-#   text hash     85312379447921fa
+#   content hash  823cf654084c6f92
+#   text hash     28020259cf04cdb1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7ebd8943e1ce8cd2
-#   text hash     7eb3a591fd8fa325
+#   content hash  4827f643009ce029
+#   text hash     ad9c9510467b924e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7ad62acad21d5cfa
-#   text hash     d71cde91bab4c709
+#   content hash  e6d5d1e9d6e0e279
+#   text hash     417ca8e98b059495
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

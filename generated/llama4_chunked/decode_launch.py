@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  34693360ed26f9bd
-#   text hash     99a390308c95e354
+#   content hash  80e6515ab33610e2
+#   text hash     443dc78a2eac0b24
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

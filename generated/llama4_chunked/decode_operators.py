@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f709a88f164d7270
-#   text hash     f392f5cc9da840e1
+#   content hash  a4ba0561a91c9d15
+#   text hash     771769d32b184031
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

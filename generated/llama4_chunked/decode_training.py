@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c2e2d3e1dce4ef56
-#   text hash     cd44a25912558a8d
+#   content hash  d710fac4f6380899
+#   text hash     648a010cb51ee481
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9047eb693eda2c4e
-#   text hash     e141776af3b313de
+#   content hash  034834e0776d4927
+#   text hash     f44cead7bd64f8bc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

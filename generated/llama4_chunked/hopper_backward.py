@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  104c09073ed2237f
-#   text hash     a81d72b7d99f5e43
+#   content hash  2e3453481b40ca7a
+#   text hash     06e9c9de7c890841
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

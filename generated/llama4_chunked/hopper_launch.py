@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d98ed1df39e950f2
-#   text hash     29054811a6e1bb5f
+#   content hash  f7db4e99aa34d682
+#   text hash     18488fe36d4c684e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  264acc35dc1d7474
-#   text hash     c3765c4ff9efbe09
+#   content hash  d10edeaf96c7280b
+#   text hash     00958c2408fb8647
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8b6a9b3c1737aa09
-#   text hash     7a1edd21356cf9cd
+#   content hash  3d90a18f5a7336cb
+#   text hash     18fcfffae480b11e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8a353dc48529aa02
-#   text hash     a8460368161cb6f3
+#   content hash  7f3ab91ba19a18ec
+#   text hash     4ec9313abfd572f8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aac0b2189290e5c5
-#   text hash     e05c2f9250ae06ce
+#   content hash  160739784e0a936d
+#   text hash     8edf2f662d52ddcd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  eb71ca3b6b4518b8
-#   text hash     0f9ab827ae9afaf0
+#   content hash  7572dcf091c6ca0f
+#   text hash     974bdf4668e2300a
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a4268fa28002bd7f
-#   text hash     8d544654aeaa0b3c
+#   content hash  41ccf609926f22b4
+#   text hash     cb840415327dfc38
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  060d02d91f511d4b
-#   text hash     6e4cceccf1015638
+#   content hash  a3784f77b9a41ebd
+#   text hash     7312965cfaa13e3c
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6dc21202d1e01fdf
-#   text hash     bcca6ef37211c2d3
+#   content hash  885a4958e76e2bb1
+#   text hash     68a9ed9697cb3943
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

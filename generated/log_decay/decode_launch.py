@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b213ef3b974b10da
-#   text hash     6b95f2d34402c708
+#   content hash  d613cdbc033771a2
+#   text hash     7c307174b7e029a0
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

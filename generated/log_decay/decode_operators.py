@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e72b97fc2ff713d9
-#   text hash     da11b701c9ae0bc7
+#   content hash  7cc550c370f59617
+#   text hash     bd6d6490d06e9a1a
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2d0db151ce67b783
-#   text hash     5994598f0486f108
+#   content hash  b32c887608ab3db0
+#   text hash     0bdc3775404f0509
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

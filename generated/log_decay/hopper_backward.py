@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ea0dec30c86c878c
-#   text hash     74501e63b30531e7
+#   content hash  fcc7b9c000f07e6c
+#   text hash     7ab8a9fed2f885e5
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  804de93755115659
-#   text hash     f6651e7fd6024117
+#   content hash  a2852fcb89080953
+#   text hash     1d2af824b83ac512
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f76ed7ee4e644338
-#   text hash     010a3c615cb7ee49
+#   content hash  65fee4fec03185d0
+#   text hash     c1d1c3e4d91991af
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a3bc00430084709e
-#   text hash     a09597207d5cc266
+#   content hash  e6a144cb9e08bfac
+#   text hash     55bf0344ad37d1bd
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a991a76a53e98417
-#   text hash     de5c69319dfe41da
+#   content hash  f5fffc8cff370c26
+#   text hash     ece09f724b327542
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9e7c659e8fa3d909
-#   text hash     6ca2b44cb29ad2a1
+#   content hash  f50719622304e925
+#   text hash     df174701c7ce22ec
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

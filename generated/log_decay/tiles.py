@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c1089c0fed19ab7e
-#   text hash     d58039183cd4b978
+#   content hash  0fba7e1d1202071f
+#   text hash     d1130117d275cde0
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

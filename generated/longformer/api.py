@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a41520d3212ad1d6
-#   text hash     6c3130cc4d9a5334
+#   content hash  3e94d5ed31b2d296
+#   text hash     6b7433d8881e9f6f
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  379a338d916685d2
-#   text hash     de20c69e1a5058fc
+#   content hash  93fab4893191f81d
+#   text hash     8671c3720003b38c
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

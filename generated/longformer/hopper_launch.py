@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f3a7a08a30ef2795
-#   text hash     3357c263552ec8cc
+#   content hash  fa253746008b3c8d
+#   text hash     bfe1ff532940aaa0
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

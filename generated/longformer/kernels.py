@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d22c5c6a944a1722
-#   text hash     6b623676bb38b51e
+#   content hash  0316363188a97747
+#   text hash     295545683c4ab5e0
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b1e23b9749dd73b9
-#   text hash     d819af796c91829b
+#   content hash  a469e6e764e6dfea
+#   text hash     65771f2ae978a8a6
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

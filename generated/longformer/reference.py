@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  711e06d37c7ea311
-#   text hash     5ee49b8db801d1c1
+#   content hash  867b42329472a669
+#   text hash     3b5b342a051fe45d
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

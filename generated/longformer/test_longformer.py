@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cd96598f3165d7b1
-#   text hash     8d41fc43a2ea030b
+#   content hash  befe8148f405bd3c
+#   text hash     0e4a8216bc5582f8
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

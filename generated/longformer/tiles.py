@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c8d7cebaa3fd5183
-#   text hash     807cab15dbd95b19
+#   content hash  71a3b1ca709086ac
+#   text hash     60fc756e92d9638e
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

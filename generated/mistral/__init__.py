@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  131e576fa41c05ae
-#   text hash     5f093982491c8441
+#   content hash  4d524d675cdf070b
+#   text hash     3ff4d0572b583c8d
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

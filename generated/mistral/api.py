@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1ce01e6c1e98867f
-#   text hash     d00667fa3a1592f6
+#   content hash  9236538649f3012d
+#   text hash     87e3a48561dbd5eb
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  053d39f2d232bf6d
-#   text hash     19b939915f3826f8
+#   content hash  5e9677d457a27df9
+#   text hash     dfea91ee699c7337
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

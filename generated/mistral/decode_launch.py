@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a792eb6994d7b813
-#   text hash     2ec5ceff61f90bfc
+#   content hash  c608946ea1904b28
+#   text hash     5245866a88681e0f
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

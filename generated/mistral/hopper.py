@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  12666d2df8643466
-#   text hash     c8f9159f36fff9fc
+#   content hash  88b38a3a7f33c415
+#   text hash     3043b1e78f70340f
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

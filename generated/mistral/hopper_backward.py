@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b6c8f3f96bdcceeb
-#   text hash     af6a65622c9afe9c
+#   content hash  6fad1d760dfe0c43
+#   text hash     94621d7625e5949c
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

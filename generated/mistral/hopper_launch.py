@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1b33d6b88ce5bd69
-#   text hash     81caa9f375c1dd58
+#   content hash  2fb02d54833f089e
+#   text hash     ae28d1ce2b4f7073
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a0bf6dc97993a5b5
-#   text hash     c12b20cc40367e0a
+#   content hash  e884bf41fc2f2ea1
+#   text hash     db0865fd924342c1
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  723069a3b7f005f0
-#   text hash     7c4c4124852774d4
+#   content hash  93286811af56da13
+#   text hash     631f04aeda78b086
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

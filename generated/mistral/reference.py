@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0c8075bfa6c4537b
-#   text hash     5a46cb3e356184a2
+#   content hash  96e7263f6485f058
+#   text hash     3c31f23eecdc831c
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ef098ce808205757
-#   text hash     ba816b77aae262c9
+#   content hash  6625a747f9cbd1aa
+#   text hash     cd0a69840796b2f4
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

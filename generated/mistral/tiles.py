@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  70326ffc75ba3f97
-#   text hash     00e8a34430c7b713
+#   content hash  87baa1378bb8d900
+#   text hash     f232d03585c4b58b
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

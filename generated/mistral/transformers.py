@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5e41627a1f92d8cd
-#   text hash     a9db5d3c00572fd8
+#   content hash  f74350004d3be69b
+#   text hash     e5a05cbcf6641a47
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

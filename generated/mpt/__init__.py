@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3ff4b7bac83f8674
-#   text hash     97b361c6d0b7efd7
+#   content hash  ad8f4f131f91ec7e
+#   text hash     feec219e10cd690b
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  12a9ecc0360f8f50
-#   text hash     42e1d71fa4c1e669
+#   content hash  aa470c318621fb47
+#   text hash     dea2c99186858f30
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  54f9c4460a3f0ce5
-#   text hash     9dd9cea23592197c
+#   content hash  e750d780deeb1d89
+#   text hash     fd513dcb1d6e7adc
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  833f94ae0498f47e
-#   text hash     578c562e6a98d2a0
+#   content hash  ec7d69063826418d
+#   text hash     9dda7ba9d7ff04ab
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ef5d92fabf8b5143
-#   text hash     f992b96e37a68e19
+#   content hash  d55ced0b175a0056
+#   text hash     25e4f52aada05328
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

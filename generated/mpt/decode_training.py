@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  35c3cd5151711d6b
-#   text hash     aa8557840d8547f7
+#   content hash  15389d4f69ec28ae
+#   text hash     469b58c9f00b93b4
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

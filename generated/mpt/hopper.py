@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  83e82dacdedf086f
-#   text hash     3ee4bcf7b929d64b
+#   content hash  7280c735d9c32822
+#   text hash     065a0dcd7319bc05
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

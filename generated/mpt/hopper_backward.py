@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f063e52d167b332f
-#   text hash     98ee53c6c3482c2a
+#   content hash  7d64ed4c1c416852
+#   text hash     4b0a77e95acdd08b
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

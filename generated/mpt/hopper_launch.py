@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5fdabbfe45a7222b
-#   text hash     d3572a1cd95a44a3
+#   content hash  f38343342987147c
+#   text hash     5260227f418ec807
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

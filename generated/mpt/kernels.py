@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b6577b0ddcce6dc
-#   text hash     8f03897f727c0237
+#   content hash  18dff40a5e9954fd
+#   text hash     710bf88c818c2de0
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

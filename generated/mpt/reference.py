@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d4ea84429cc06556
-#   text hash     6109291f01f85a5d
+#   content hash  92250997aebaec0f
+#   text hash     0222058bf0d3525e
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  35a7b017165c998e
-#   text hash     861febb1a21887d0
+#   content hash  95cb13de7becd536
+#   text hash     8ee7ad692945cdd7
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  257f0df9aaa1d063
-#   text hash     836b958376cdbf00
+#   content hash  09bcf75955419234
+#   text hash     f70e7ad214966e87
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0ee79ed07076d6d4
-#   text hash     1d8053e4fe93b5b7
+#   content hash  34397f5bd52378c0
+#   text hash     4f3642fae7aefe5c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

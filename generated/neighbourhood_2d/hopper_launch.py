@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  46dd202727fef11b
-#   text hash     967f996289af398c
+#   content hash  40eb056a70d73ce3
+#   text hash     8fec9548ad4a78d5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

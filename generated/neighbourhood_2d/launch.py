@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2a421003cde144fd
-#   text hash     a8b79632537ccf10
+#   content hash  b514df99224ebad0
+#   text hash     355bc3fb76b59156
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d0f6154608a3c69f
-#   text hash     460b14fca2ae6128
+#   content hash  8df64a8cea46fa04
+#   text hash     0438a35faabcec8f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  82aa89c31c566331
-#   text hash     1b51df056bd63511
+#   content hash  c512146f40ac4482
+#   text hash     7d3aeaba7ef5f1a1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

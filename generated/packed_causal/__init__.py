@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  82296e237576059f
-#   text hash     698a07dd706106fd
+#   content hash  5424301572bd2099
+#   text hash     f16273cfc9566fb8
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ad32aa1cab511bf3
-#   text hash     5ddb701d5b5532cc
+#   content hash  28e09ce0fc3e5cde
+#   text hash     c62a82238932d166
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

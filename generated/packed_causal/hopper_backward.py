@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e06c99ba6096e3f6
-#   text hash     4711887ecd3c6efa
+#   content hash  1443d4695a12a808
+#   text hash     73e3f2b59cbc1ee4
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

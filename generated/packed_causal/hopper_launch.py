@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f0acdb324847985d
-#   text hash     213bbaa5fecd302e
+#   content hash  1a1430779ef2edbe
+#   text hash     dcceb86f04e8536b
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

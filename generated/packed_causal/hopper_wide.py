@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a655ee93b701a0a1
-#   text hash     cad4c554d760d18b
+#   content hash  e725907fc573d531
+#   text hash     74b292b9fc65f99f
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7ab79054bd2c078
-#   text hash     b7b4917093df9b75
+#   content hash  2e734dfdc03614f5
+#   text hash     6d406a682bdcfd18
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

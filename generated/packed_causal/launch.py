@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a0e390a15ab7994f
-#   text hash     d414e7c6dc074618
+#   content hash  0d45cb8579d8186c
+#   text hash     e95f2ef1b92eac22
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

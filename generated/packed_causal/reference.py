@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f1b330aad7ec7414
-#   text hash     e032efb66a48b256
+#   content hash  0e52be9c554adea3
+#   text hash     8c93966b9fe16991
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

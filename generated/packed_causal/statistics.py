@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e01655e8189f7ea7
-#   text hash     4409954e88446c85
+#   content hash  a740b168aa0f4b0a
+#   text hash     c0aa4466864c0321
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

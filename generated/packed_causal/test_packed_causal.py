@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8754be172c848542
-#   text hash     1fc31db75242df15
+#   content hash  b1777e3aad59ab44
+#   text hash     758c30e5a30de496
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  987eab7de00a9eab
-#   text hash     4ff934e7d33c86e5
+#   content hash  cbc1935896584811
+#   text hash     85b0f0acf9fae00c
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a2e7311680959d43
-#   text hash     41aa09f211f529a3
+#   content hash  c58769baffdd1678
+#   text hash     ae9c002593323159
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

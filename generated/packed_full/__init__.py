@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1a6d4cc050efc0e4
-#   text hash     e8cc8d13f39fa88d
+#   content hash  0ab89fcdb0044d4f
+#   text hash     5105973792130211
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2d2bf2c8abd53f27
-#   text hash     10ce15335416d238
+#   content hash  95d3a919c014ca0b
+#   text hash     d3a828a6bf785010
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dd45cb4b73095e27
-#   text hash     eaee5c577fdfe8c0
+#   content hash  8d32cea62231ba41
+#   text hash     5c70512be1e7c8ec
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7fef2291227d8e6f
-#   text hash     f07f20092697f679
+#   content hash  3b2ac3c372114f06
+#   text hash     530cd3aac57bfbb3
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5734d5f55a586e0a
-#   text hash     72d97268e14b25ce
+#   content hash  39bf6f037b4d112b
+#   text hash     15aa4738f6b62a96
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e6f45fd17d964b39
-#   text hash     4764f3c861b7fa39
+#   content hash  ec4c6cfa242644bd
+#   text hash     5a745db00670aa96
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

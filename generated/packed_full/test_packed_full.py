@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a39e6a1e28abba88
-#   text hash     ca72eefadb8200ab
+#   content hash  aad510f81407e9fd
+#   text hash     aa830b80d7823cdd
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

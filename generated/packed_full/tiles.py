@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  335f118a4a0e1d27
-#   text hash     8be2629a4afc78e6
+#   content hash  482490cb38192586
+#   text hash     a55ef12bdf6a5a21
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

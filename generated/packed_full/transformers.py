@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8fb2760eec320305
-#   text hash     54529c65af2fef56
+#   content hash  99b4810c2d257efb
+#   text hash     b78461d88d966242
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7b8d915d2036c399
-#   text hash     715fceda60881fbe
+#   content hash  d9bdcc7278af39ca
+#   text hash     305d068d8348503b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

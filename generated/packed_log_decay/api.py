@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  03b72a69c43a0aa8
-#   text hash     bc54eeb8b56eec81
+#   content hash  853b06562ce5ad18
+#   text hash     041f894b47cf85f5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

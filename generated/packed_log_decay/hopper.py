@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  539c9679016e6a7e
-#   text hash     99e4fd55a4c9c495
+#   content hash  d43f31f56fe6adf1
+#   text hash     14b8526cce092d1a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6e542c3b57a24302
-#   text hash     46083b9d669ffa51
+#   content hash  643405d358bc6a7d
+#   text hash     89ab3b9ac1eefdfb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

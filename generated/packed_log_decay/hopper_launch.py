@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a21b4467576769dc
-#   text hash     3e3dd72c674561ee
+#   content hash  3e602d789c6839f4
+#   text hash     e213aa4ad65a951b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c3653cb4cad699fc
-#   text hash     9da792b76d00ac40
+#   content hash  0ca2d84bf9914fc8
+#   text hash     ac22e400c66d3783
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  96a7d33b1ea30993
-#   text hash     06b4f3613344e7e1
+#   content hash  f0ccd1825887d952
+#   text hash     801cf6af4ac24ee2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

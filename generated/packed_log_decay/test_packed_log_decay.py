@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7a3f9b227b890f06
-#   text hash     eb420142aa61b3c3
+#   content hash  d14b7f24900e7afa
+#   text hash     c0b688efc4ab463f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1aa98b52c8e07724
-#   text hash     9a09d521a62f98ef
+#   content hash  920fccc00ad235f9
+#   text hash     bd26be02957ddca7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

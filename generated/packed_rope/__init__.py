@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4c468a3f73e56244
-#   text hash     9cc7250ea9a8b818
+#   content hash  b56c139bd95ef7a8
+#   text hash     ad3c654df461ed69
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

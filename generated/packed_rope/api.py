@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6a4d1465116d5423
-#   text hash     fac4249c060c4fd9
+#   content hash  a6d85e2aee410131
+#   text hash     297ede003e8c0c98
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

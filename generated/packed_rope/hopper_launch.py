@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c90f6b0cd5ca0b01
-#   text hash     48af451d4b1974ff
+#   content hash  cd8d00c6d5320512
+#   text hash     fd0c8f643947317e
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  20096656d8fcb070
-#   text hash     f1c5888bc3ddf788
+#   content hash  e3a0afccb62dc910
+#   text hash     709e8f9260afeff7
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  38dbc76c4a146d5a
-#   text hash     81dd159627cb7e40
+#   content hash  b3c68ff5e6b8715d
+#   text hash     3f54988a3153c43a
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  84765915ae7c3fed
-#   text hash     f2a2c595fe8fd0eb
+#   content hash  fbcc1c89542dd727
+#   text hash     3a0b9f6b5696b2ec
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

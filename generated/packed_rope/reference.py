@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  197411af1c58a51a
-#   text hash     7235613d53b91db1
+#   content hash  ff2e9cec4f763dea
+#   text hash     107b24c8fa2ea57a
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

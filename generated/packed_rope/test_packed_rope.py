@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6c1bbf623774f64e
-#   text hash     894343b2a7b89a54
+#   content hash  dc3c01ef44a5371b
+#   text hash     937905b038e3a91e
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  45312dddb82e3a6e
-#   text hash     7406cdf1820468f6
+#   content hash  2dab0215e4e6f783
+#   text hash     288b3e6a2cc1a81b
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b87ad99c6216e59a
-#   text hash     aa32c0bee40b8329
+#   content hash  2f46d284308474eb
+#   text hash     f1985618a2bf12ad
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

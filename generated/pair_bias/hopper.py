@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1d60dce5b9e50f79
-#   text hash     5e233cda9b258e82
+#   content hash  5204938c0275aa08
+#   text hash     288952de810dc4bd
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

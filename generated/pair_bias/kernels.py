@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  acc6e2d9bf908296
-#   text hash     25303c96cc5585e0
+#   content hash  526e904b6083fafa
+#   text hash     810d7ff0ae7102bb
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

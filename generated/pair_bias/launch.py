@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d60a65946e32f97b
-#   text hash     fa2dc606da86220f
+#   content hash  2958b3e11cf26374
+#   text hash     36fa9d51a09ad944
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  70d16aa70ab62d91
-#   text hash     0d04c4cef8b2596f
+#   content hash  37746f3178053b55
+#   text hash     ecc67ac880c0734a
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  983edaaddbc69651
-#   text hash     ee52c4946c029b0c
+#   content hash  085bac01dc06763d
+#   text hash     aa09872165dc5935
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

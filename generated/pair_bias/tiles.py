@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3e609db167fd5fc5
-#   text hash     ffe4077986a049a6
+#   content hash  98f033688b0630de
+#   text hash     355d270bcf2b81b1
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e916fc1e1774fe1c
-#   text hash     98cb9d272f732571
+#   content hash  43d8b2f52af443e9
+#   text hash     715d71aefe08f2f4
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

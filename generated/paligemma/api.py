@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2f48cc8dec0939d0
-#   text hash     dc3c3eb368d52bbc
+#   content hash  0e350af476819100
+#   text hash     72f32cd246c97343
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

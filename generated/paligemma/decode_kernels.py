@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  69b7e7eca381430f
-#   text hash     150bee8a8fb3e88c
+#   content hash  ba36f8847145c5b8
+#   text hash     12478f180e0b1cc7
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

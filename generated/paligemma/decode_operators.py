@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cdf4daf846c9b480
-#   text hash     51b8ddf9aebf448d
+#   content hash  a6a19b030cb7cbd2
+#   text hash     928668c34940a447
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e36d73a187590d30
-#   text hash     1ae260caec4e7628
+#   content hash  1203b3beed4a5c7f
+#   text hash     8f7414a0c264684b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

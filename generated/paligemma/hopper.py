@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  181a9fa72c5c9828
-#   text hash     c8a7ff4b475174d9
+#   content hash  dc9ed73efa6bed22
+#   text hash     cfa065dd357f238e
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f7cd64110e32ebb0
-#   text hash     47f5f44d05a84c3f
+#   content hash  b34f054897b4e31c
+#   text hash     fd4ec6355cbf2874
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d146f50acb438519
-#   text hash     f5f8f0cbc475a364
+#   content hash  7dce271dd0079e8e
+#   text hash     ba421e41e376cdfb
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c5cda357d883f38c
-#   text hash     af36ee0c176eb508
+#   content hash  007487dcfa2df96e
+#   text hash     bfe68f2e3c21983a
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  decf566cca1d4275
-#   text hash     cd6d6f786267f5eb
+#   content hash  d990496f965e4e2c
+#   text hash     ad598260d6b76494
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cc7e52dc0f2777cc
-#   text hash     6bb6e41bb0b1ffb3
+#   content hash  d28ff678b89633fd
+#   text hash     ed404cf1747dc6ae
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

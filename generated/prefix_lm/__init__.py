@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  962034b315bef0e2
-#   text hash     0c76ffc3f3700f1a
+#   content hash  960c237097ce7881
+#   text hash     809c35b923976b1c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

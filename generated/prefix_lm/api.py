@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c2a76f26128ffc75
-#   text hash     97733b48dc220937
+#   content hash  25aae0f2c4aa86b8
+#   text hash     40c4974dcdd47a1a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3a7bce8e5e3abf29
-#   text hash     f639511564540d48
+#   content hash  a58d3a322a178ddd
+#   text hash     20b3bfab0d3d8430
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

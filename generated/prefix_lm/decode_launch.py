@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  26335a28d02577a9
-#   text hash     9d6ba68b609e0ee6
+#   content hash  1a77967a445c3b1c
+#   text hash     9b63e6f23020e4bd
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eb75255f3a2b8f5e
-#   text hash     e99da1ba7f90ae14
+#   content hash  49636c2a0ac139bb
+#   text hash     ccc9d4f1c15de77c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

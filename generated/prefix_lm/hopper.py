@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0b070127085a1bc2
-#   text hash     cc3f93e38dd6ca9f
+#   content hash  6ea8fa64019d95f6
+#   text hash     ac3016ff7ab64088
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  159c766712c2d4e9
-#   text hash     0be037dfeaa7b850
+#   content hash  ff3cc31bdd7353d6
+#   text hash     7127119d8316359e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

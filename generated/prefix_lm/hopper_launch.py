@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  34ae5e21623b2be3
-#   text hash     9a4bece6c6ecc6ad
+#   content hash  920d3d8a3ee07385
+#   text hash     6d1ff6335a868c16
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a330c82b0fa52641
-#   text hash     4f4b038ea463df6a
+#   content hash  bcbbdb3bdb552a9c
+#   text hash     94839836c738e4d3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

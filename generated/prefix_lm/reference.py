@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ab9dbd304654cfb3
-#   text hash     90bc1424a097ff66
+#   content hash  f412e2298ad15929
+#   text hash     3095c0643d39801e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d89de6ad437f5c90
-#   text hash     bab11ab7a9af4c3b
+#   content hash  d2f2cccd4b5bcec8
+#   text hash     6b77f1d90ab40fb5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cfe493dd889f6348
-#   text hash     189fd6d1a93187a8
+#   content hash  ef04efeaf7761eac
+#   text hash     40954b6c3ab486fd
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  42a46c2e217d548f
-#   text hash     144794769e16b3bf
+#   content hash  979a977f062e8976
+#   text hash     1e336971ab6f175b
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

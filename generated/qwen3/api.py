@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2ffd72be3513f8bf
-#   text hash     f2eb77299f0acf26
+#   content hash  98d0edecd86b2997
+#   text hash     8e2ec0ee34cc3c67
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

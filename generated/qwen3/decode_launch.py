@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f912d64a5a6b02f7
-#   text hash     8fc794fd5e2584a9
+#   content hash  3ff0409243596a66
+#   text hash     56efd5ed84c377f9
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

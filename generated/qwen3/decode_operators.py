@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e7dd21ef5e31e9b2
-#   text hash     8d180eab851063bf
+#   content hash  791df8879116b5c0
+#   text hash     ccdf5b09b98ecd5c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  25909bca7dc253a5
-#   text hash     649080bcb2a4352d
+#   content hash  81c44651309e6b34
+#   text hash     35d55369c26d8a1b
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a1b5d807278dd50d
-#   text hash     128e8660206433a8
+#   content hash  bea6c6ffeec4e511
+#   text hash     e97ad0c994814e76
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

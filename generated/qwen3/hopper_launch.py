@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c62e72f219140741
-#   text hash     78745a7f4e7533db
+#   content hash  fa96e6c506da307d
+#   text hash     31fe73129bcc848f
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

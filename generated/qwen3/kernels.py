@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  498a8c06b31a29f8
-#   text hash     6ba339134b662cc2
+#   content hash  10dd3fb05ad402d7
+#   text hash     f0777663779236ad
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

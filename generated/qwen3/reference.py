@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f03aecfcb2dc09aa
-#   text hash     a74f46b302397d72
+#   content hash  8cbc5c7590015c0c
+#   text hash     04a534702fa76b06
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

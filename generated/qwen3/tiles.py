@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6ce1b00fbeb3c6a8
-#   text hash     67398b0496059efd
+#   content hash  fb1b25eeda7c42aa
+#   text hash     a5893450a20fbdda
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

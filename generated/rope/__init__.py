@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d80d6a797ede9f94
-#   text hash     0cf498448f87818f
+#   content hash  9a741dcfbcf90b7e
+#   text hash     3d2623ae083c4a8b
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

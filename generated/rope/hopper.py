@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fd214cb22c9adf80
-#   text hash     d367b4f91bec5a30
+#   content hash  b43641397bd86216
+#   text hash     b97fde56c9c8076c
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

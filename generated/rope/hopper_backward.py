@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8fc6a792cf747dc3
-#   text hash     9896e5d2104e6598
+#   content hash  3a7b33e1064e58c1
+#   text hash     2c547720c02f3414
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

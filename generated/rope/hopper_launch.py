@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bbd230eb24bc6d0f
-#   text hash     79653810c08203b2
+#   content hash  cc504969df6f5037
+#   text hash     900c307bbecd23b5
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

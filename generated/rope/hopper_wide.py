@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  080780ed1afbf898
-#   text hash     528287f731a8da3a
+#   content hash  e50758f97ae30a27
+#   text hash     6d49f933deb4ba7c
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d37b836cebca94fe
-#   text hash     47460a36084c813e
+#   content hash  bb37a9a6975f6bca
+#   text hash     008bb116cc120d9c
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8794f53a7484954e
-#   text hash     dd9ac8fc7fa80c45
+#   content hash  b0d5d14e70991f60
+#   text hash     429b60d79882ab8b
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

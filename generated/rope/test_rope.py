@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  cab0d452b9e5de8d
-#   text hash     d22bdbe7c438aa8a
+#   content hash  42113f0b73528d48
+#   text hash     dab334a9a65e5c8f
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fb62ebb668c19c02
-#   text hash     a291528c658fcda2
+#   content hash  fa3402a8c59dab0e
+#   text hash     8b7e91f2994f4bcf
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  580874b191d98ca2
-#   text hash     1d870650c34532bd
+#   content hash  eaadb313ca95566c
+#   text hash     c384f1b83ed62b55
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

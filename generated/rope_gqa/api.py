@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9113d2ff173888ab
-#   text hash     4b3f8f54fe13ae1c
+#   content hash  d9841a6dee3cd668
+#   text hash     960bf32ff2459e32
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

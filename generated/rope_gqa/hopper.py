@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bdb7e3a04127eb04
-#   text hash     6f0c907f90bbb284
+#   content hash  109cc3de3c9d1e5f
+#   text hash     83cf0d1a9c5d7e90
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6cd2b0b0e2b205e9
-#   text hash     fca17ba9998ff112
+#   content hash  ccc5a57d323b2e24
+#   text hash     9faadeb6b601d0f7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  da4f9d1d91efb317
-#   text hash     ec345806bc00b960
+#   content hash  a4ed861cb7a4446d
+#   text hash     7e2bb0caf70aa66f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

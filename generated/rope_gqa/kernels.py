@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  50c1599ce56efaf1
-#   text hash     36bcb86775c7c285
+#   content hash  66bc8940054d56a2
+#   text hash     e4aca2b70c77817f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ac91ffdba6abbe16
-#   text hash     e42fc9615427cafc
+#   content hash  c2a3ef225d89020c
+#   text hash     6573dd8df1ad006a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

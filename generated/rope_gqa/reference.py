@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  af6fe18035ea2c0d
-#   text hash     342ef7ce67db5ec1
+#   content hash  62aa94f23fa96567
+#   text hash     5ab30c8da7cd9ed8
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  90083003b574dcdc
-#   text hash     3da3b9fb87b8e783
+#   content hash  7a26ea86017bafb3
+#   text hash     2b1978618f59640c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

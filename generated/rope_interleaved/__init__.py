@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  41b68dd0bd291306
-#   text hash     a6ac228e7f1aeaa0
+#   content hash  326a1b8cc5368b40
+#   text hash     d5f33bd45b42a041
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7636ca4d5f0ac983
-#   text hash     5e0817bdc1c3e643
+#   content hash  b73c15685f388699
+#   text hash     b3e34ef2aaafa08b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ae993722be5e619b
-#   text hash     968cb414d5cea2ff
+#   content hash  6d18a471037b9d6f
+#   text hash     90ecbfd6018656c7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4ab9ee3267abe3e9
-#   text hash     841ec1339174fc31
+#   content hash  ccdd6c833bcd7180
+#   text hash     846217e95a992d4c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

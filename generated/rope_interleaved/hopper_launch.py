@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  efd6e5181a56d226
-#   text hash     a707a917934e910f
+#   content hash  9f4f57ca5e242718
+#   text hash     d4bd873814c14baa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

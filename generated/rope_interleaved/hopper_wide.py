@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6f31fef139c50c01
-#   text hash     0b0fad19ea1fd182
+#   content hash  06c611809b0c0ac6
+#   text hash     71c72401fc4521d1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

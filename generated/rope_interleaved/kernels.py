@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3a5cbf20d88eee39
-#   text hash     37a91e9602e05b09
+#   content hash  e64610d8670c2f55
+#   text hash     4790566863061e8b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a4bef05d6d616e5e
-#   text hash     135cdcbf71d73e8b
+#   content hash  a766408fb0bcd65c
+#   text hash     573d231ec8b208c0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

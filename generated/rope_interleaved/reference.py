@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1d7c47b40dab8595
-#   text hash     c5b27301095ff8c4
+#   content hash  c63e2febeb1c0bc8
+#   text hash     89e390bc2a8cbdcd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1c3ebc34f25713b1
-#   text hash     737e61918728d44b
+#   content hash  21e897d5c2d7ec99
+#   text hash     f1be8e408039ddba
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  01ad82d7b6d95db3
-#   text hash     d6f1668a68b5bf8f
+#   content hash  bc052513c1c1cca8
+#   text hash     0948cdcf3afc1753
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f50d5336be9fe5a5
-#   text hash     29eb20ac2f6e4257
+#   content hash  1fcaeb7441284cf8
+#   text hash     5955c561c6233f17
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  effff113fcb81681
-#   text hash     d88ca6ffd2bff1e3
+#   content hash  af11a1b261ebd7b2
+#   text hash     6193d676d022fbbe
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  16d3a12b78003ba0
-#   text hash     c0a9e8a946c706e8
+#   content hash  680a060ced2e81f5
+#   text hash     d846db01ef92d7a7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

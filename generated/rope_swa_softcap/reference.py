@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d32852b78ae580d9
-#   text hash     a1509bfeb6ecea66
+#   content hash  c398aec702c829fa
+#   text hash     074d5d26c834b7ff
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b74aade7e3f50583
-#   text hash     239df20e77575c59
+#   content hash  31c39879f959fc20
+#   text hash     61bf6c02ebca39dc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

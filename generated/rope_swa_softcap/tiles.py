@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  eaec297de57c7f58
-#   text hash     5a5b334bc3e0b4e9
+#   content hash  42f22bcd865795c6
+#   text hash     df697449b61726dc
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ce4a2f09fdc50f85
-#   text hash     ee1c831689f4fdaf
+#   content hash  c592a535f196014f
+#   text hash     541f8a8a842e11eb
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7cd4cdbb028c3143
-#   text hash     ed0e9609d597c293
+#   content hash  a912e30947fa7894
+#   text hash     60c66163368018ab
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a5ff0948b53c1854
-#   text hash     df070e01af17c176
+#   content hash  58f5bd86563fd4be
+#   text hash     af76fa7db7e4f9a2
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  038476c474790c7d
-#   text hash     06c023434b54a424
+#   content hash  ed24bd8efb5effb8
+#   text hash     95134948804ac8c2
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

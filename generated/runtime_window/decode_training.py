@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8f836926b78dc5b9
-#   text hash     9beab01df21669cf
+#   content hash  66d450628f545537
+#   text hash     8a03ba9cbf9584ee
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  39679ac3e51a6038
-#   text hash     af6373cb54a471a5
+#   content hash  38649d641ea2c94b
+#   text hash     e188793c9d02249c
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

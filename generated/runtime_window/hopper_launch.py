@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b064f3fc6b590cfe
-#   text hash     34cb78cc6bec28db
+#   content hash  25528fb598d5d3d9
+#   text hash     cca71cf82cc68aa0
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

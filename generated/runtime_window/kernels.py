@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d602b112f8b18b9d
-#   text hash     143a5414861b925c
+#   content hash  c5b3124e41b99fc2
+#   text hash     60a09fd23e9a0b37
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  33a7ead63907d303
-#   text hash     5e121fe90dd2adac
+#   content hash  58eb60e5a23bac40
+#   text hash     56c186234aa3c21a
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

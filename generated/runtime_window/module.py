@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eba0376a50d295d0
-#   text hash     19d4962073dd2fcf
+#   content hash  1aafe56791388f67
+#   text hash     ca459a5416a35ddf
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2917e2265df9f137
-#   text hash     d57fac17288b80df
+#   content hash  c9671615cfb14b4e
+#   text hash     f871db74ff3ec843
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

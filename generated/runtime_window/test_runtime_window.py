@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  95f3a34428f880ba
-#   text hash     62f4983d61afe0f2
+#   content hash  cc6361645b15a5ad
+#   text hash     6cfd39ccdf45c279
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

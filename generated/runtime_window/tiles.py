@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e6df082584118f5b
-#   text hash     6483917b29bc557d
+#   content hash  530b376c308c04d2
+#   text hash     454d6ed316934f3e
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eac4cc6759570ea9
-#   text hash     ba8f460e254f0be2
+#   content hash  fc4f5dd12bbb66a7
+#   text hash     5628ac911114c606
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f0a8e32201cfaf45
-#   text hash     f848c01453ff323b
+#   content hash  88c5aaaf8b66737d
+#   text hash     02b7a69c73653f4c
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

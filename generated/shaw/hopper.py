@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c5de0a3c9ea367d5
-#   text hash     6f6b07aae4f39f0d
+#   content hash  992967c980657bba
+#   text hash     68e2ab182804d982
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

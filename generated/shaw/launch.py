@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5f5745594e656f6c
-#   text hash     78341db5f5167ad0
+#   content hash  9bf9d9545827c72c
+#   text hash     bb25d2b8d6937f4a
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

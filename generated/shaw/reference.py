@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  40397fa926eecef8
-#   text hash     9d0748a02f5d9ac6
+#   content hash  a56bf44416452638
+#   text hash     80597426a159e2eb
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  11e8646a6cc627fd
-#   text hash     237ccf37c9b066b7
+#   content hash  131c2133096bc9c6
+#   text hash     f6909377d708a790
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

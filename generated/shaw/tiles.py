@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5d2ed4de84782675
-#   text hash     b939c7949461044a
+#   content hash  f0f4afd086255d5b
+#   text hash     7167db49ff9aee4c
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  66fe680df2a58085
-#   text hash     7132d9528ef712f4
+#   content hash  438a5d5df83702a2
+#   text hash     dd5b94da8ed75404
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

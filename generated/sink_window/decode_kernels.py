@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f170ff4ed07fe9c5
-#   text hash     11c7d749a92826f2
+#   content hash  09af55312a85bdfb
+#   text hash     9b5305f8ef0e92e7
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  485dcf330629a151
-#   text hash     61a62e3600bf659b
+#   content hash  ce655cbdce1aaba3
+#   text hash     248f69ef6cba98bc
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

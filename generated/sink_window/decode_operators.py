@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b69285c09439ef55
-#   text hash     54d1f0d77bd17229
+#   content hash  25ee7377193c6ba3
+#   text hash     909916b75bd3b5ea
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  91f773b5d3ae500d
-#   text hash     67ff600596a94715
+#   content hash  66751b1c2368deb9
+#   text hash     c781e0e6b48d59c7
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  88fdf1367cf44826
-#   text hash     88ca66b790b709da
+#   content hash  0a7e0ad0de8d8107
+#   text hash     964efb6e04a66aea
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

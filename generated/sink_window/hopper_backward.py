@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0953266c1b4be2df
-#   text hash     1f41a6bc79776cb3
+#   content hash  8cfb7e945e28f49f
+#   text hash     acbbcb811ffc06c4
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

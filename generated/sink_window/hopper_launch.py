@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7541f450b31e8a67
-#   text hash     7016857062c13d1f
+#   content hash  f7b8b4ef31ae3898
+#   text hash     c44e3a5ed7e10710
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

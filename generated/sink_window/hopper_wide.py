@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dfc81903062accbb
-#   text hash     c9964ab14445a63d
+#   content hash  569c3e6d5d448580
+#   text hash     4a49c76c1699fd35
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5cb711ff0eb54b9b
-#   text hash     074dbc04b15a61e7
+#   content hash  638c298b66c6b3ec
+#   text hash     c94e182c1549d0db
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

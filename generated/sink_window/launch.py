@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  547475075bb48f28
-#   text hash     a3effd66efbed115
+#   content hash  f845fcb5812f374e
+#   text hash     aa939acc753dd27c
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

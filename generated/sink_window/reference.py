@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aa7f41b1f23e03d7
-#   text hash     adc11c4d2fa2fc3a
+#   content hash  e5d7802c0fd3bec6
+#   text hash     ffe9190313f94985
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4224e0105aaf32d
-#   text hash     41933edda27df055
+#   content hash  81501a04bcae48c2
+#   text hash     f4a1eab8b0865448
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

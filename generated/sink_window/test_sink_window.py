@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f09695b5b3687751
-#   text hash     b537a51a59e260be
+#   content hash  8343f5b0524e9e6d
+#   text hash     bdbfbf6097344482
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

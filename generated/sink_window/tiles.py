@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d4a864c90bfbbf4f
-#   text hash     03f5edba6fafd918
+#   content hash  6862c6ad103599b5
+#   text hash     cb5759cc30db9c78
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

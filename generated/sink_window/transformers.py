@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bc8c1b8dc25d36f9
-#   text hash     b8c3b4bc2756d8e5
+#   content hash  ab38526f7735c359
+#   text hash     4b72bd60dbbaf052
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b5b2a7a2c281d8dc
-#   text hash     7657c9d8f2d65d10
+#   content hash  6a54502b8c450178
+#   text hash     137bab7fea6161cd
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

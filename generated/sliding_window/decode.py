@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  dcfc7b8380a20f32
-#   text hash     d2f50c0a1068c423
+#   content hash  10e3550e0bf1ad94
+#   text hash     f42b0481f2c3b4e3
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  15a79323f0ac414c
-#   text hash     2feb543cd7cf65df
+#   content hash  cf269e799ae4e571
+#   text hash     87d2549f9315436c
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  df8480320b70feea
-#   text hash     aaff9a40f8a04673
+#   content hash  a1f4e180597bd65c
+#   text hash     b39afd73a7f70d01
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cf2950476a895fa7
-#   text hash     e311be903ffa8931
+#   content hash  8a8f6308f47057ec
+#   text hash     9db486cfb2cbaf4b
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  95421c72741b6ca1
-#   text hash     28c44a61d3aaf4c4
+#   content hash  4b2be823e230c362
+#   text hash     0baf681ebe119daf
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

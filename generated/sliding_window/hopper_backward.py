@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a20f3ce2cd22e813
-#   text hash     d577d93abbc2e305
+#   content hash  44f38daffc4723e8
+#   text hash     deae017f76e705c8
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a019f2f987c5eb7a
-#   text hash     833893e11726713b
+#   content hash  93674a6789933d51
+#   text hash     6b362718e8aef459
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  aa9b5001d65e1420
-#   text hash     aa19d96d8c5b264f
+#   content hash  6985db5bf47e3fe1
+#   text hash     9c4f37626354b0c5
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

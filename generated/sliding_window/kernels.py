@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5135e95f1bba25dc
-#   text hash     2beee672d21dd07c
+#   content hash  3d226cb373cdddc1
+#   text hash     90033b6c24d095a4
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

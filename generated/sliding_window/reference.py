@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7b17a3a63b085620
-#   text hash     2ec7fe83463487a9
+#   content hash  514e0a11595ac79c
+#   text hash     18279facb87a131c
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c0f6f7a6c0f51fbf
-#   text hash     928d28199754ea7f
+#   content hash  641e619a328894c7
+#   text hash     5f19ffa56c945a9f
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

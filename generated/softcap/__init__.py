@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ef3f4fabe5e00704
-#   text hash     4f262f58cc4fbf30
+#   content hash  7ed206223cffac01
+#   text hash     08a46090704a386f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

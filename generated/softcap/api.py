@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6664e53d2ed806a7
-#   text hash     3468a4f33df4646a
+#   content hash  b395cda841b63f5a
+#   text hash     d9dd63029592bdf2
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5e8d2ead26e1b07f
-#   text hash     f13acc8a82e4721a
+#   content hash  a90e2181d3e15140
+#   text hash     a3b675cda4c93841
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

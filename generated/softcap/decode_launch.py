@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  71c42805aa644adb
-#   text hash     832e5636dd171e0c
+#   content hash  dfed0389e327b847
+#   text hash     fb9282e0d0dd4f11
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  baa70c1f62ef61b2
-#   text hash     25f939397409b972
+#   content hash  450af5dc55aade63
+#   text hash     0d1416b4c09f91c6
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

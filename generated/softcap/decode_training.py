@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  61cd512b9e8dce43
-#   text hash     2711e6306c12b8f7
+#   content hash  02567e4c0fa64389
+#   text hash     3fa92e5486bdb4a3
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8b42b4a8a191f14f
-#   text hash     da204b357c6c4c3c
+#   content hash  62174ff83d00e03a
+#   text hash     9f0541b151dfada1
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8118bf42abb015ef
-#   text hash     f795724878c6f1a0
+#   content hash  34b5fad5cef09f3b
+#   text hash     eab8ac92a956632c
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

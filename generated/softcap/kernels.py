@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4170737a306fff2a
-#   text hash     76e0b0e7cd483714
+#   content hash  f154b663826b901d
+#   text hash     89a194bfd0e3f654
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

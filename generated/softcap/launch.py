@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cd7e472ab4fa04fd
-#   text hash     89ed3b4d9f5c09da
+#   content hash  ec6c8d2071e5943c
+#   text hash     e58de4ddb60f62ad
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

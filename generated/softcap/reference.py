@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  db00dc4ad00a578f
-#   text hash     730f365c65f23bbb
+#   content hash  cfeea550eba28a22
+#   text hash     541e2c8610350594
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

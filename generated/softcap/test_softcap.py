@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2046e9e488884179
-#   text hash     3504004cf8a29164
+#   content hash  b8578788127b5611
+#   text hash     a5c59f54b8a1486b
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

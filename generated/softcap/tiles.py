@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  31517b77b0c207f7
-#   text hash     ace5688f19ba1f9e
+#   content hash  989b4e39f60010d6
+#   text hash     6b3518ebcfdd629d
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

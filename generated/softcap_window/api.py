@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5961bdb3f8bcf188
-#   text hash     fe5f7385f097ba02
+#   content hash  e930ee4ede4e9c45
+#   text hash     a975150a8966799e
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

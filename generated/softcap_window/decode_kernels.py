@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7a44031c0cadd646
-#   text hash     4191f4259cf977bc
+#   content hash  cab8d56ec5ff4135
+#   text hash     fe3c0386bb0a5b11
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

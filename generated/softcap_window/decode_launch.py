@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5fc7bed16965b503
-#   text hash     084e50370bb6c379
+#   content hash  bfc367a48911c3c3
+#   text hash     fb72b9abcb0e2568
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

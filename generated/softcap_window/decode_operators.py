@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c35d967ff79a77f5
-#   text hash     a7b314b599115d99
+#   content hash  83be26c18f40ca78
+#   text hash     8510922ee2ffadf0
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  86b939d8c2b65e40
-#   text hash     16d61736663def17
+#   content hash  af9bb707ec767b8b
+#   text hash     a13845e69a84da46
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f15b424a2fda8cf2
-#   text hash     6044bfba6cd00dbf
+#   content hash  9c0b48502e64d16e
+#   text hash     6f8a7e15032a33d1
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b94f4c285d07558e
-#   text hash     88d621a32699a131
+#   content hash  cf44528d32124b8f
+#   text hash     ef6f823f89c2d52c
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  54062afdf15e4cbb
-#   text hash     a8a1b3552b62b404
+#   content hash  42e09efe595dcf3f
+#   text hash     3a7240127e316a5e
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

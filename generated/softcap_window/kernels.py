@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9eb6514d1ceb595e
-#   text hash     0a1653e49fc0e838
+#   content hash  d3587e4d70597f5c
+#   text hash     be985e53b24a0b5d
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

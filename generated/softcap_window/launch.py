@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e6d1da3bdd312aab
-#   text hash     896773e852d409e7
+#   content hash  0f575a7f3c999430
+#   text hash     f8c447c4e9613668
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87cb199342da0edd
-#   text hash     e01fe3151876be24
+#   content hash  fbbe8eaa5f0cf850
+#   text hash     6c489b703d925340
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

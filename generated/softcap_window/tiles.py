@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  58960d2f34f24b36
-#   text hash     fccde12ba6281853
+#   content hash  2347947213d2c02f
+#   text hash     1f6bf31b7f5f1218
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

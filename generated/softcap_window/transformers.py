@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7a8496bf28ca5875
-#   text hash     9d4f838c5764717d
+#   content hash  c9690eaa215a55be
+#   text hash     12ea0f6efc49d5cb
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e3f95cd6c0ce7c0c
-#   text hash     1e18f53cbcb5b461
+#   content hash  69c4b1c6b1c89e0e
+#   text hash     0a6a858334e956e5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

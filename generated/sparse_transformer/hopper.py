@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ede16d3585bd0d91
-#   text hash     ec1f2455da23a688
+#   content hash  ce8733702bd90a5e
+#   text hash     0020cb7bbbc112e4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  06216187c558201b
-#   text hash     ea2b4586637c9549
+#   content hash  ba8a953757d3914e
+#   text hash     e50c528abec5ff85
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

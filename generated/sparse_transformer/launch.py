@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d60c3c40356253c3
-#   text hash     f3ba5f05962246c4
+#   content hash  92398dac024e7072
+#   text hash     e639f2ed115fadbd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

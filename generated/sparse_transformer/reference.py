@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  997d518b50c81022
-#   text hash     a56ad473fef066ff
+#   content hash  4cd31c2eec22f4f9
+#   text hash     e219bd22808a2113
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d3db63770ed92d8e
-#   text hash     bfa864ca5387877f
+#   content hash  647809bbff5d46e6
+#   text hash     d969339dcc29626f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4f05f99109885738
-#   text hash     d5d535d809e1e478
+#   content hash  c2aa6af5105d1d46
+#   text hash     68e75252793810f5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

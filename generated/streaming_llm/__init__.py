@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ee8728ce14df2a18
-#   text hash     9be0669f9eb28b67
+#   content hash  9b001c534bb962ef
+#   text hash     006d85e65920f5b6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

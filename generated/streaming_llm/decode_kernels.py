@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2da5763a220931b9
-#   text hash     e02397e533f6f3e5
+#   content hash  82df955bd49e71e2
+#   text hash     ae5b31e4e023bad4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

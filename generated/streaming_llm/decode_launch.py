@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  756693d8567d108e
-#   text hash     5b5756fac4a9f781
+#   content hash  58a2780129ea9c31
+#   text hash     4759ed893295461e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c76a4691d953e93e
-#   text hash     10483ac057f0ff17
+#   content hash  81457e1eacc0ddc1
+#   text hash     82d7027d3d29d4a5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

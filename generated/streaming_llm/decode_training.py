@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  33ece3e920ca5631
-#   text hash     71b14af6b125e822
+#   content hash  d6f76d5fb9d3a5c9
+#   text hash     ca43255042b5bc0e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

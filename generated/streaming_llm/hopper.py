@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5dbb444687ce553a
-#   text hash     8351a4477335cb1a
+#   content hash  574fab78d7713aa4
+#   text hash     0033a00d6ddc393a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

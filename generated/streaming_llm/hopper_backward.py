@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3b0aacf46df52098
-#   text hash     0aef80ac3a083711
+#   content hash  d12af793a60e6667
+#   text hash     91573b0c00b2f2de
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

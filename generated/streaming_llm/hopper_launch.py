@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c0c97647d40cfc9b
-#   text hash     568191f386b40395
+#   content hash  0f5c631c77ee6ad5
+#   text hash     0750711f643b8aae
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

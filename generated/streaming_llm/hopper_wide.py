@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2fd1f32f53a66816
-#   text hash     4cb999792c648ec1
+#   content hash  fff13c2c90a09a7b
+#   text hash     225e2726f36e5466
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

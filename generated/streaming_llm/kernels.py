@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1559972e1014e88d
-#   text hash     b1939341bb9f9232
+#   content hash  7df7f9903898ed92
+#   text hash     5fb4d0c05057a3c8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a1c422bc66632b73
-#   text hash     23f95430d24c3fb5
+#   content hash  2e37ae1c3ac514b7
+#   text hash     9786e0b7c9d91d77
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a311b857646298c8
-#   text hash     5029a65a0c0cd176
+#   content hash  e81ee4bb5ce85b16
+#   text hash     79cd38b11900dc3d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

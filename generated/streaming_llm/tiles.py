@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6131e3d38323913d
-#   text hash     9a2ec2f805d3bf1e
+#   content hash  0e3813481c08b820
+#   text hash     b994e71698bad079
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

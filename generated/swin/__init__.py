@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  14d97abd0c7ee5a1
-#   text hash     a00bfef481d15e37
+#   content hash  a261af352488731e
+#   text hash     21b3a13c3e25948a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

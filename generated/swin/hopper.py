@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eea4647ea37e1ed4
-#   text hash     2dae8898eaaaa038
+#   content hash  659c5b8f766ab166
+#   text hash     329afcc33be77fd4
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7e0174222ccd599a
-#   text hash     192936db86823c0b
+#   content hash  5e8bf043da393306
+#   text hash     5b31b16bb02b8050
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

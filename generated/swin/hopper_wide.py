@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4ff88438d55ec684
-#   text hash     ebf4bdc32355a6e2
+#   content hash  e7dcff20ce38c38b
+#   text hash     d4e99ec233666faf
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

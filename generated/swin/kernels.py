@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  723bda9ff9bb2916
-#   text hash     07830af208f15675
+#   content hash  145b23b7564da324
+#   text hash     cdcbc678e081a5f8
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

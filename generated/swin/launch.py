@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  05477eb02bac69b4
-#   text hash     867aa7e66cd7be25
+#   content hash  7bb8bffb13dec554
+#   text hash     2f7c2a2b5d0a2d1a
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0a37308c056a58f1
-#   text hash     f131a1f992fa18ec
+#   content hash  c493ccf0d2bbbcb8
+#   text hash     a6acbad1fefee39f
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f799b3f0a61a904b
-#   text hash     6f55b6b1e8e8b316
+#   content hash  3414319cde86a423
+#   text hash     3d9cb3d13cb11951
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

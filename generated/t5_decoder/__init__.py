@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e69809e9ce19ed88
-#   text hash     7b4e631113fd9b3c
+#   content hash  9550f6ddc377ecef
+#   text hash     2091c4908c95ce1e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

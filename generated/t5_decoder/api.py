@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  35b640c47bd86184
-#   text hash     e7f6a2849467fccf
+#   content hash  124f1803eec035ae
+#   text hash     0cba21908d4feb1d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

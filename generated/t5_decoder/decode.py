@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  684876e182b18333
-#   text hash     e7c1e3b5ea17e558
+#   content hash  52d97c0551e0803a
+#   text hash     54c20f4185f53838
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

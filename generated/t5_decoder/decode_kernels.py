@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5a321a2673007cc2
-#   text hash     34219e79adb6ed5c
+#   content hash  e0077ab3b2f9a2a0
+#   text hash     a75d08d6de660acb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

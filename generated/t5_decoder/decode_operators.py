@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  42cdbf03163b25f0
-#   text hash     a3bc10eac59e33b9
+#   content hash  e7f532995d1501f0
+#   text hash     ed9a9cd8488d3098
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  65b7313eb5295beb
-#   text hash     eb6407e9f4d2cfe8
+#   content hash  bc2f2d4d9be8320e
+#   text hash     dd548227339cda2a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b130a21ca3ad158b
-#   text hash     9d177df2c82c3ffa
+#   content hash  956740a0c12250e9
+#   text hash     50f74b9991704bdf
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

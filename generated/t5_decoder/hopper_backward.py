@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6194da655334761c
-#   text hash     cf1a5e0cd9dbac7a
+#   content hash  36abf87200a0eba5
+#   text hash     6ffe59563d4280d7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a037cc8917a46fb5
-#   text hash     55f525d54b96338c
+#   content hash  b46a2490e17d85f9
+#   text hash     395dbca71cc25d16
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a522363d9009b4e0
-#   text hash     8e7adf8b53d2c856
+#   content hash  e5d02e5b7c8308d8
+#   text hash     e3c9a2572434f03c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

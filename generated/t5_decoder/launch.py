@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  14dbf2a9599217e4
-#   text hash     6aacdc97107f5552
+#   content hash  bf8ce3030b6b681c
+#   text hash     48f9fa343a4e0c43
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e25888a9b8a12547
-#   text hash     df540a9afa339cf7
+#   content hash  f648d156bc30ddf0
+#   text hash     2e2bac14e3a89001
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a6a8720e45087c48
-#   text hash     ebeccaa02f6a15e3
+#   content hash  a49c05c55f1cbba7
+#   text hash     3827634ccab40b9d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d105355abc902499
-#   text hash     08c774976e51737f
+#   content hash  5bb603f4c2526838
+#   text hash     3d7ddce3fec11542
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

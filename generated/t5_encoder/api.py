@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  43afac106cd7da38
-#   text hash     29e1a83cadc99495
+#   content hash  1b4e335391f3526a
+#   text hash     1c9788805c48df82
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a4786146c97aaa5e
-#   text hash     45446a2063519309
+#   content hash  1d95cda323febb7f
+#   text hash     0161c0b8080d82f7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

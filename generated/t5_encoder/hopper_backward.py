@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9de703df0b1d9bb2
-#   text hash     e4ef92b5412d6c22
+#   content hash  40f671f6dbf1cba5
+#   text hash     8557b32d949717ba
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  282b653e288e1268
-#   text hash     ac9f1630ad3c5379
+#   content hash  158c456a5d4beb6b
+#   text hash     427489832ac0f6a6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

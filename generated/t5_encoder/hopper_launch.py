@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  96519d0534ebcc09
-#   text hash     25d5b39132cc6ceb
+#   content hash  d599f864ab7e3760
+#   text hash     361a1c5b2cf2a6b4
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

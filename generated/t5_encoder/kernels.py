@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3eb96d7b3298dc91
-#   text hash     aab8ae9db51b8a32
+#   content hash  f8e531270f823bc8
+#   text hash     a51c0d5bc2c8581a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

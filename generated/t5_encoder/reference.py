@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  da7d0d62cc84ed15
-#   text hash     b1972ddf4c65933c
+#   content hash  d532b3b410d79a9b
+#   text hash     17698e44023cd500
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  25b78406a1cfa74f
-#   text hash     16319c388986b607
+#   content hash  87af14b9071a59d1
+#   text hash     8d7f8c2cfff6ec91
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a340d967f1354c24
-#   text hash     10ae3093ffc5553e
+#   content hash  993d2e8cfc515745
+#   text hash     a39621d340e09346
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

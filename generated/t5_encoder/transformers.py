@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f0a26180b883a45d
-#   text hash     e75a964310fbaf53
+#   content hash  eba9362855d4d3cc
+#   text hash     5ec0ad2c289d1090
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

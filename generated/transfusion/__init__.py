@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  96aca7a68dee2a0d
-#   text hash     692c4e6b3cb37a9b
+#   content hash  857d52e92dd4fa5b
+#   text hash     387162c4e628925c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b368b3a1f8b1bd69
-#   text hash     7db7b7dc1fcb8dee
+#   content hash  c5e6a4fbb7223d59
+#   text hash     c2225b8372d79099
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2d3c5d9ad1a7cac7
-#   text hash     a20ac8964b3174fa
+#   content hash  77ed9811c0b4ef46
+#   text hash     1c2104eeebc53034
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

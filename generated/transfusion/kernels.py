@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3ebe8909f3758a73
-#   text hash     33d39dac3168de42
+#   content hash  02bd85485dd8dbdd
+#   text hash     19ec2b5558ea8c12
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

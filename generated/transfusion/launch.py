@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2cb008af7817f98c
-#   text hash     4a3e20198e27f0bf
+#   content hash  b1ff8d164564fcdf
+#   text hash     8fc0c53d939268bc
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

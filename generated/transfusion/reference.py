@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7c6b3bf1db855632
-#   text hash     1ad89e299d4ec876
+#   content hash  5428bbef128b0310
+#   text hash     df0ae1a8c97189b0
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

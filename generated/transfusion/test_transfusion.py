@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fb0706a6f02318ff
-#   text hash     b5f1e4a89b7d4519
+#   content hash  7fee75b2c1a63ee6
+#   text hash     921cd6a2427865c0
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bbaacc082d4551c9
-#   text hash     41327c2726e8305d
+#   content hash  2672fe0f6ae1c48a
+#   text hash     e64de677e0a54007
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

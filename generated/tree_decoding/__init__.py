@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  64ecc9d826d79191
-#   text hash     6abb41d08985c192
+#   content hash  e3c9ad5ed8d6cb9b
+#   text hash     a654aad221641a25
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3178ac0a0f079fe1
-#   text hash     3b75ac769877d91b
+#   content hash  01e20b158e5666cd
+#   text hash     a62bea9d2874680d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  102b2d0f4faaec81
-#   text hash     f97fd96396817f0d
+#   content hash  a34539548f5bb470
+#   text hash     76b2f17a76d2c11a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

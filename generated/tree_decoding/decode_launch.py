@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6ba2ee20beefde86
-#   text hash     5e7a983106068560
+#   content hash  cc4d5b1d9f67a349
+#   text hash     bb62b43340289f4d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ffc4bc3606f8d8c3
-#   text hash     61919dfc5690a6d1
+#   content hash  820e599fa0af53e4
+#   text hash     2d5d10f05ed6f341
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  68aab8cf397ecc4e
-#   text hash     8c7b383230b6add2
+#   content hash  9880666ac0827970
+#   text hash     30c6b13537c67010
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  51d42c03bc4e047d
-#   text hash     1b660255a9358ce0
+#   content hash  6c9b772ea491a09f
+#   text hash     28141cc18c54d082
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

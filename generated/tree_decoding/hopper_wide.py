@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  26a55f3531e66cc7
-#   text hash     55d9f377bceb4997
+#   content hash  ad8a04601fbb22f9
+#   text hash     902b9c06a2c6c3a1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

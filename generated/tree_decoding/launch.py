@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5170ee825346a1f1
-#   text hash     27ca733e9a6bc5da
+#   content hash  2d46a3aa71aac28e
+#   text hash     de82f6fe550e9c8a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0ef28f971e365a24
-#   text hash     7ad66fb252a0646e
+#   content hash  e56542ddd5dfe334
+#   text hash     291e3c8129f0050f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

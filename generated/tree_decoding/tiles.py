@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3d2b96288ba31c8e
-#   text hash     93b3c6aa07917f08
+#   content hash  01ade1d49bac82c9
+#   text hash     5f8b549e6134c353
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

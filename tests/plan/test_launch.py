@@ -119,7 +119,7 @@ def test_comparison_of_gradients_finds(right: str, wrong: str, compiler: Compile
 @pytest.mark.parametrize(
     ("file", "right", "wrong"),
     [
-        ("decode_launch", 'hopper_values if cache.tiles.get("decode") else', ""),
+        ("decode_launch", 'hopper_values if cache.hopper_tiles.get("decode") else', ""),
         ("decode_launch", "call.longest, splits, split_size,", "splits, split_size,"),
         ("runtime", '"decode": ".decode_hopper"', '"decode": ".nothing"'),
     ],
@@ -352,7 +352,7 @@ def on_hopper(runtime: ModuleType, error: Exception | None, monkeypatch: pytest.
     cache = runtime.LaunchCache(reach=0)
     tables = SimpleNamespace(__package__="launched_causal")
     assert runtime.launch_on_hopper(cache, tables, "forward", launch, None, None, 64) is (error is None)
-    tiles: dict[str, Any] = cache.tiles
+    tiles: dict[str, Any] = cache.hopper_tiles
     return tiles
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  855d506c67dc3c5b
-#   text hash     93305dfa1345c960
+#   content hash  dcb88995acbd1d1a
+#   text hash     9c70c3653533213e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  18a620f8a6b3e6be
-#   text hash     3b85e13ffdee89c0
+#   content hash  087d9f8ca5c63885
+#   text hash     7ee2fea83ddb4cff
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

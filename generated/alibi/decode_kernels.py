@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  60e30fd6b4a05b30
-#   text hash     d1f24e6db30c8851
+#   content hash  e49bd9bf52dc0d45
+#   text hash     1425e3965556a66b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a109280466daa54b
-#   text hash     da4ca18f78c86434
+#   content hash  1b5f02d12f084b61
+#   text hash     7ae33dd9b9bd1ceb
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

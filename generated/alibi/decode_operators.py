@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ba7502002b50953a
-#   text hash     af395cf1ae0c0df4
+#   content hash  b8a5e087e6dc7e2e
+#   text hash     1602e30153fc6069
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d1bdb32670c91bd5
-#   text hash     eed6598423843dfb
+#   content hash  d667306c599114ba
+#   text hash     abb8b2348545116c
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

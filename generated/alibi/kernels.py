@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7f577147e05848d8
-#   text hash     5f1dad245e6fa41d
+#   content hash  bf91cc3c60ae3093
+#   text hash     0947a3380b314b5a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

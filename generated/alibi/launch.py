@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ecb34f84f264e464
-#   text hash     d7d19781b1b4c437
+#   content hash  5214506883eab8d1
+#   text hash     e21ef901d6b573ab
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e8b1ea2c8fef3a02
-#   text hash     4669664b8d4cc271
+#   content hash  a0686618fc03e66d
+#   text hash     32049d8e09e895fc
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

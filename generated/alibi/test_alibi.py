@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69824130f27add0e
-#   text hash     51fdd056d2c2894c
+#   content hash  2f25ba0d61fb9e33
+#   text hash     6bc0a6c0b5c49ee2
 #   render with   attnforge render specs/alibi.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

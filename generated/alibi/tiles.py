@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  51b098d517680bcd
-#   text hash     644ca0e000f520e1
+#   content hash  7b32bde9881053b8
+#   text hash     e75f53a5c9446363
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3c3d413709997a10
-#   text hash     da8b21b6c938829a
+#   content hash  0318cc03f0cce986
+#   text hash     5e94067be129af8f
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

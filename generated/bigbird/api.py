@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bb98d4c19a778481
-#   text hash     2cee2e34ec7d285e
+#   content hash  7e3ca186b7347099
+#   text hash     9f2bc039f6aec50a
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  36f18ca3e20bd107
-#   text hash     8dd7a9f3b49ed753
+#   content hash  aa6117ed33670aaa
+#   text hash     d0cd2eacf96974c8
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -622,8 +622,8 @@ def launch_forward(
         (q, k, v, out, lse, entries, float(scale), in_block_mask, key_lists, ranked),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-            v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
             in_block_mask_stride_batch=runtime.stride(in_block_mask, 0),
             in_block_mask_stride_head=runtime.stride(in_block_mask, 1),
             in_block_mask_stride_query=runtime.stride(in_block_mask, 2),

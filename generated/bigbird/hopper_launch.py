@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b18d9611476fd3e2
-#   text hash     600e588e8da69d46
+#   content hash  18621a6904c6f9ce
+#   text hash     589f2dfef3f5ca79
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -39,10 +39,9 @@ def differentiate(
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale), in_block_mask, query_lists),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-                v_desc=runtime.tile_source(v, block_n, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries), dq_sum_desc=runtime.fragment_source(dq_sum),
-                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
                 in_block_mask_stride_batch=runtime.stride(in_block_mask, 0),
                 in_block_mask_stride_head=runtime.stride(in_block_mask, 1),
                 in_block_mask_stride_query=runtime.stride(in_block_mask, 2),
@@ -59,10 +58,10 @@ def differentiate(
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale), in_block_mask, query_lists),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-                v_desc=runtime.tile_source(v, block_n, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
-                Hq=q.shape[-2], in_block_mask_stride_batch=runtime.stride(in_block_mask, 0),
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                in_block_mask_stride_batch=runtime.stride(in_block_mask, 0),
                 in_block_mask_stride_head=runtime.stride(in_block_mask, 1),
                 in_block_mask_stride_query=runtime.stride(in_block_mask, 2),
                 in_block_mask_stride_key=runtime.stride(in_block_mask, 3),

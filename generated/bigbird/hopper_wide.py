@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5bf72abc38405abc
-#   text hash     43d695e22e718e38
+#   content hash  d9ab2c6409f549ff
+#   text hash     4225611e06916d0c
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  48095d19b1b78336
-#   text hash     027b79727291bd29
+#   content hash  66e324a41fd1ee07
+#   text hash     3b385877c2084bd4
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c671d6da45c28891
-#   text hash     349e308d4b7c060a
+#   content hash  d2c96674f2d4947d
+#   text hash     e1f8710774063f10
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a62325c9db12dec6
-#   text hash     e6d8d8accbb291b8
+#   content hash  926c184347e41b1b
+#   text hash     202985ec38921bac
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

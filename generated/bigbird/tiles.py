@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  137ccc932e8d6b80
-#   text hash     6725742b32bdcb89
+#   content hash  95aa750900ff1091
+#   text hash     32c7c09a07cc08b2
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5698d4a3e4288743
-#   text hash     fbd3d45c21ceb27d
+#   content hash  9515988f26b8faf5
+#   text hash     abc1ca683424dc1e
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

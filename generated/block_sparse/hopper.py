@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9f6b1c831122ba93
-#   text hash     5455cc817244926a
+#   content hash  ec28a37dde872763
+#   text hash     207915e149c6291f
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -619,8 +619,8 @@ def launch_forward(
         (q, k, v, out, lse, entries, float(scale), in_block_mask, key_lists, ranked),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-            v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
             in_block_mask_stride_batch=runtime.stride(in_block_mask, 0),
             in_block_mask_stride_head=runtime.stride(in_block_mask, 1),
             in_block_mask_stride_query=runtime.stride(in_block_mask, 2),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7ebf2b2ae1a0f64c
-#   text hash     6b39404edd363bc1
+#   content hash  221945bbc3f45db1
+#   text hash     976eb8297e157608
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

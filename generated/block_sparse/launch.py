@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d4e5d50d5cf80c2b
-#   text hash     a2700ce0ce2adae2
+#   content hash  1c6fbcbc9b1c2c45
+#   text hash     5eb4a624efcf5f27
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

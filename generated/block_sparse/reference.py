@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  10526536fed32f3d
-#   text hash     c0010f38b6b231a8
+#   content hash  ca6f9a64eb6a5fab
+#   text hash     52bf45df0ce6351c
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ab1b1c0fbf4dfbde
-#   text hash     477f351990d0ee36
+#   content hash  306ccd5f25ed703c
+#   text hash     03177e3cbdf542ee
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  62c270777e824b93
-#   text hash     3f12b7cc0df53f7d
+#   content hash  29f63a0ff11bb93c
+#   text hash     8f8ccda233156254
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  09232ad8729a548f
-#   text hash     4247d00eb383e11c
+#   content hash  dd0358b96bb1aa38
+#   text hash     d6182fcb336f351d
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

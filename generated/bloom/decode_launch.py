@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d0179b0317a80bab
-#   text hash     352e8f23fcaa678d
+#   content hash  8ebd162ce3c016b5
+#   text hash     40a62f4aef76ed9c
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

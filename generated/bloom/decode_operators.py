@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5533cc8ae685259b
-#   text hash     7c474ce12c002a6d
+#   content hash  be8e0b1514242dbf
+#   text hash     35ea0395faa05d82
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bc7431d2482d45c9
-#   text hash     40a28536e0db854a
+#   content hash  36da61d829745c81
+#   text hash     83a558b4b937f126
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d042433ef9f0ea03
-#   text hash     6a8bfd15411328dc
+#   content hash  87f7183b70943c90
+#   text hash     30e05329acefc76a
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  36be4190d9830f28
-#   text hash     2445b1a0633857c3
+#   content hash  740a7b4b8a0be575
+#   text hash     4fd9bdd5a9829cdf
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  20d9ab43a00c6d02
-#   text hash     394c364975bedd47
+#   content hash  4f45cfa1118e5708
+#   text hash     9ab17b07f6e2b68b
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

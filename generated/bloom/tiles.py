@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fb91e4d5be469ed3
-#   text hash     5b6d99ab7c974005
+#   content hash  7418146e74ba1ba4
+#   text hash     50579657d5edd55b
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  76307dbf8d1c53b1
-#   text hash     8b1a5d695f60927d
+#   content hash  7b977cf1c5bd17a5
+#   text hash     1f31e8f49ed824f9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

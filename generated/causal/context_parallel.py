@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8f80f08675604707
-#   text hash     0c9f78a7e2ce08a9
+#   content hash  a75f65370b7bd82f
+#   text hash     9f0a88f388cbda34
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2575dbd9af4ef835
-#   text hash     b0b14875d3cdb615
+#   content hash  f843698ef96ce274
+#   text hash     14b02c834ee56054
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

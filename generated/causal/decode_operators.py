@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0ea97a889e15428b
-#   text hash     fc10b5f30321947e
+#   content hash  df39d4108305a016
+#   text hash     0f81613a5a98023a
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

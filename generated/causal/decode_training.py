@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9c42d9c71cafda5
-#   text hash     90361bf5de63ab64
+#   content hash  c1c9189662a5aa06
+#   text hash     101dbdf17ad2b420
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b8fb183c0217fabf
-#   text hash     2f83bfb13e9a0659
+#   content hash  54684a652d8458c4
+#   text hash     519ebdf690a58c3d
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

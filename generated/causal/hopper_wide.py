@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  24f362856cdf6df3
-#   text hash     92a40244e3620115
+#   content hash  5f1d738c92080fd1
+#   text hash     2f6a2c9491c9f41c
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72e0abd5e64eb2dd
-#   text hash     384104fbfc923b70
+#   content hash  6d8e7bf15a6e4749
+#   text hash     637b4a59b1cf3a09
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

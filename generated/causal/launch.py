@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  252f1072991af938
-#   text hash     587e30515b55168c
+#   content hash  015335fca8e4c97e
+#   text hash     6ae6b0104472f122
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  58c5d1002a60c1e4
-#   text hash     c060d83e6381b61c
+#   content hash  cc052035d20b0965
+#   text hash     90e7215d9b0b4808
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4c46d7d1a51a37ed
-#   text hash     6252c5a3b6904bb7
+#   content hash  564b0f85e18bf8b7
+#   text hash     f8b49260ef17606b
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

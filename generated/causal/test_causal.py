@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  061200382237dfbe
-#   text hash     091fc9106b9c11ab
+#   content hash  7852459ae16a43f4
+#   text hash     3a6b66b43e255ef9
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

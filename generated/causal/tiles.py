@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5469d49d654c9cc5
-#   text hash     55863989c1c92827
+#   content hash  6de1a7edbe816346
+#   text hash     0589220d9ae5227a
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d722686318c5c0ce
-#   text hash     f693cf076b30ed48
+#   content hash  b2401efdb1421aee
+#   text hash     4a81f37a4b941689
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3bd2aea68df14f22
-#   text hash     e7a25a0d6c213df7
+#   content hash  f47f888a10cc93f6
+#   text hash     a7a438a8402d983a
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

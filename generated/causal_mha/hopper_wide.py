@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f7fa726988e661c5
-#   text hash     f355d820a7a87a45
+#   content hash  0c34d8ddccf4c394
+#   text hash     13e3d6d894227804
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

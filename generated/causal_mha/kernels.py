@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5356af5e4421f77e
-#   text hash     f940af7fa9961545
+#   content hash  c87572852ce2e82d
+#   text hash     362e1626b0ee18a3
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

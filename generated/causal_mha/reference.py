@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2677a2861c3fded7
-#   text hash     b04c696eda62ae9f
+#   content hash  7afe4d7ee28e3191
+#   text hash     a822ef40ab41b11e
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

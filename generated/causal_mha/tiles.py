@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e174e46354dd6aa5
-#   text hash     e24ea5362217fcad
+#   content hash  2020663ad6243b06
+#   text hash     0daf9729dff1b238
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  40ada4217ca68749
-#   text hash     006f17af0db9a2c9
+#   content hash  f5269705b63e5b39
+#   text hash     620c5492cb3af1e5
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  81d72ecf73f15d46
-#   text hash     8ad51dc40c1b320c
+#   content hash  8bc4859467294708
+#   text hash     20bf5e163496f84c
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8c44bea5b761b562
-#   text hash     06bf9c6bbdf6adf9
+#   content hash  d1dac19d58c6ff8f
+#   text hash     241edb20a260f59f
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  76f72ed8b04011ce
-#   text hash     63f99423de0fb30b
+#   content hash  a965452bf6fa202f
+#   text hash     a12cd2cd6cd4e522
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

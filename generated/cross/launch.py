@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9ae48bb0f28fa5da
-#   text hash     806637e95105ab75
+#   content hash  e8c7248c5792e03e
+#   text hash     ff283ccdd3661667
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

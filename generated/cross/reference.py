@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  16674f7f8d220d18
-#   text hash     fa74b782406f35d5
+#   content hash  e81213ee09a92cd3
+#   text hash     eff03687b27390ae
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  12f1f850c909baf8
-#   text hash     998bf84cd5be7e57
+#   content hash  d447078f76ed5c5c
+#   text hash     aea38c05f4ad3d32
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8fc41e4d0db16d51
-#   text hash     8155857752d5346a
+#   content hash  eb22ff7b63af65ce
+#   text hash     40c59fc8deb3964b
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  574cf778c963fa70
-#   text hash     aa19700ba670539e
+#   content hash  c2fc22937aa80614
+#   text hash     bd01db9cf727ca0c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

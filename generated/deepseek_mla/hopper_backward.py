@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  092a0d9dd93e89c6
-#   text hash     e37c7747916d8bcb
+#   content hash  343be1c4c0eb97cf
+#   text hash     6c447bd7cbd67a72
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

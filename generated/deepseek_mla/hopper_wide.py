@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e3bce89df73dea09
-#   text hash     76f4ea82541bff3b
+#   content hash  55c82189a28b4885
+#   text hash     f4e10befac0655a8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b1635f4d494b6cb8
-#   text hash     0789d58fde551fcb
+#   content hash  643e3dc28bbaed42
+#   text hash     731f82a993dd6925
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5d9642f503a63fed
-#   text hash     65417715d0664216
+#   content hash  a25f8e5a114c4b2f
+#   text hash     b68c5976457694f6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4f34daf1aacb4101
-#   text hash     c6eea8b6dec4f752
+#   content hash  885ed3b34b383c90
+#   text hash     f18eb56b4c82d06f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4bfe656c676c94e7
-#   text hash     69c2e5858fa0cf47
+#   content hash  35cdc955ad0e312b
+#   text hash     5b48ee8a7d1506b3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0acc8e03dcc61845
-#   text hash     c62128359a2ca1cb
+#   content hash  cd5bb0c444491247
+#   text hash     02416d3936aa5afc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

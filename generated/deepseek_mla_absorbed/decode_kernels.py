@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4d592ca9fb777c43
-#   text hash     921bbeb0e4c03a5e
+#   content hash  2c485ed5dccc0bf9
+#   text hash     e1d782ac8d2c906d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

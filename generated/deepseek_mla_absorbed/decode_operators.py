@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  50a0864c341a9f32
-#   text hash     a34bb33c04e6df8c
+#   content hash  c80d7de60eb82cad
+#   text hash     7fd1a24b2bb3b323
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b828eda5464240d0
-#   text hash     4a2b000bbe6c1c15
+#   content hash  cb1ecd4f05d8a616
+#   text hash     501c5323737daff0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

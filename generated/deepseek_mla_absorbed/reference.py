@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ab8a9da811441f7a
-#   text hash     2a6c714abed7c9cb
+#   content hash  7e4eebc9a4cb24b8
+#   text hash     5434a8fcea138f87
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

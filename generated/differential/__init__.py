@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0c25138b57d49b56
-#   text hash     6440708294708a3f
+#   content hash  b6c6fcf101ab3f41
+#   text hash     c7d9236c9d24a1a8
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

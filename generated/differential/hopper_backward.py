@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b64ddfda283cf8a1
-#   text hash     1acbc5c4f79d9f84
+#   content hash  95f3842b24ad250e
+#   text hash     049520bd5f2d57c0
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f9e7ebca034dbb91
-#   text hash     15b499bb8eec4f3e
+#   content hash  4ae0a70e6a607e25
+#   text hash     b5fb03ac0b78c25f
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

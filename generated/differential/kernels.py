@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c2d715fecdda0c49
-#   text hash     7306afe4ddc83235
+#   content hash  145ed38fb961d070
+#   text hash     d9d2063c8ace70c7
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

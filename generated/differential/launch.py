@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3a1935fb2cf039bc
-#   text hash     02800ea823cff85a
+#   content hash  8ee94011e14b643c
+#   text hash     e320d927c75b0d84
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

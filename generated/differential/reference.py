@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7cdf1db02a5bb988
-#   text hash     39e64e9a0317b931
+#   content hash  6f6f26bf7cdb8197
+#   text hash     11b37ee320d72774
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5198ec0e12e85c3c
-#   text hash     6bf9dfa52e612eac
+#   content hash  c51cbb16c76e182f
+#   text hash     e835679d397a1015
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

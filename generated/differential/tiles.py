@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fb9c4cc98c7e8e94
-#   text hash     0230891553cb320f
+#   content hash  9fe8e4dd9a0b3179
+#   text hash     ebd2996925d428b2
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

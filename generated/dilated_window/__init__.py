@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7c1a2225eb9ed21b
-#   text hash     48d6ffcf337ef582
+#   content hash  21451c51b4acb94f
+#   text hash     3f681263a52849ac
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0242c6748549630f
-#   text hash     9fbc344de50f10a8
+#   content hash  7c688a6eb90ae177
+#   text hash     a10a780a25ff5b74
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

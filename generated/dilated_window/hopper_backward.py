@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f2ace9128461ff89
-#   text hash     a1bdf0b08b00a609
+#   content hash  b6223599d78f63ba
+#   text hash     8305684bd935d7fe
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

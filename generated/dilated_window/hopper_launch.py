@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c0c1423661a66c0d
-#   text hash     3b5e506d93ebe642
+#   content hash  a9cfef3842470d25
+#   text hash     6ce1fff97cacc51f
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -36,13 +36,12 @@ def differentiate(
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-                v_desc=runtime.tile_source(v, block_n, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries), dq_sum_desc=runtime.fragment_source(dq_sum),
-                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], GROUP=q.shape[-2] // k.shape[-2],
-                D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
-                BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
-                num_warps=warps, num_stages=stages,
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+                BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
+                TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
     else:
@@ -51,12 +50,12 @@ def differentiate(
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale)),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-                v_desc=runtime.tile_source(v, block_n, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
-                Hq=q.shape[-2], GROUP=q.shape[-2] // k.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m,
-                BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
-                TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), num_warps=warps, num_stages=stages,
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], GROUP=q.shape[-2] // k.shape[-2],
+                D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+                BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
+                num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
     runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b3d505c0e9c42986
-#   text hash     7fbdd194aa834973
+#   content hash  ee7d3ce76b1356ed
+#   text hash     120447b8d5e932ee
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0bb0006a6427fccb
-#   text hash     e1c6a1d8948ecd04
+#   content hash  1ea8e7e5cd0f71a1
+#   text hash     4e79dbfa0db5d419
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

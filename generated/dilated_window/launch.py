@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8bfe645c8d3f2b5a
-#   text hash     600f76c338f516e2
+#   content hash  e54e4738a8f60f0e
+#   text hash     100ab32273286303
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  59ece68a5760eb2d
-#   text hash     3ab998e62208f6f2
+#   content hash  ee2f0b0db0f8bbe0
+#   text hash     a286c213225386f3
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

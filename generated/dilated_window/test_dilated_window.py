@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ac0b3e74fbbbea8d
-#   text hash     3afe57885397d688
+#   content hash  5a327aeb6f880817
+#   text hash     f42d92d425f0035b
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

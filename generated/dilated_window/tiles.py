@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9af85339a60390b9
-#   text hash     40f4ac1049e4e9ee
+#   content hash  f2908d455dd1c61b
+#   text hash     f76ccc67dbe2d92b
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  423f3bc9df7eaa0a
-#   text hash     52335781ab711522
+#   content hash  02306f2e1dcdbb16
+#   text hash     685f9e147ef9e0a4
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

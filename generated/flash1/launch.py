@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  79b6a2aa39630da7
-#   text hash     5e1ed6d4c9856939
+#   content hash  8602307841056383
+#   text hash     c206640d56c3fb97
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d26cc03d1b4420a3
-#   text hash     b7d83b021888ed9f
+#   content hash  8a9dff4c5ce64045
+#   text hash     50e7d50ede1afe4a
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

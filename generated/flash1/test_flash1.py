@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0e1ab9f3d5f64a72
-#   text hash     696dbb9c1ef9d83d
+#   content hash  7f058613a741434e
+#   text hash     7399b6fad815d36d
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b238769069f87098
-#   text hash     2b38c86e413b2c08
+#   content hash  c2b3a39ae44caa6e
+#   text hash     00cf4eebcc32b723
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

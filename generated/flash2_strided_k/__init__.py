@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  57d37aa977e70cbf
-#   text hash     0b1a2fcc4305c384
+#   content hash  b2eaa21c0347ebbc
+#   text hash     c6e1ef11a0347abf
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  64da86904d2d0834
-#   text hash     8bc8c768f0270b88
+#   content hash  4dbefb7cf3cbeba6
+#   text hash     d500a4b95e7bfcac
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9b6e2b214e5012dd
-#   text hash     a07942c25e1726ee
+#   content hash  c55621b159b6bbb1
+#   text hash     9202f19351323c10
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

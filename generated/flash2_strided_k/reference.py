@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  35cc0eddcbc85396
-#   text hash     0c2c1dbb9c4afa0a
+#   content hash  9f738b0d60ad3192
+#   text hash     b8d9544e4d89f377
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

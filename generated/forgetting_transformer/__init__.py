@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  94a8ad85e5aa977d
-#   text hash     4e380879119ede80
+#   content hash  b0247f2ab68dd218
+#   text hash     5bc4ef75e332090f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

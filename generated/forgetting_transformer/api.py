@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f13a1cb33c39a262
-#   text hash     614387e4a4e204d2
+#   content hash  5a58fa2ff21a6fc2
+#   text hash     e0b35148e94e2877
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

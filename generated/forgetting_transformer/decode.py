@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  32ad4da20b93cd24
-#   text hash     2fe53b7e050a04ae
+#   content hash  4e731bfff623162e
+#   text hash     f246d43bbfb0094e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

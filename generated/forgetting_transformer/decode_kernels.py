@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0c4bc22fd73db7fe
-#   text hash     232d43a0f482c726
+#   content hash  59d298cc208f41fd
+#   text hash     605bcc9003939090
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  48b84e19379910ff
-#   text hash     61e372f782914be9
+#   content hash  c3f0452e061476b4
+#   text hash     c2903752328c7f29
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4264fe0ef2ea8131
-#   text hash     cfc3154bb5dc4002
+#   content hash  1b2ec25b3fa955e0
+#   text hash     c5e0cc4a69245404
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4e1cdb6b38b1e860
-#   text hash     7aadd5eee9392908
+#   content hash  0c5bd0b3791d0e0f
+#   text hash     a6edbf7644295755
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -853,8 +853,8 @@ def launch_forward(
         (q, k, v, in_log_decay_sums, out, lse, entries, float(scale), in_log_decay_sums, ranked),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-            v_desc=runtime.tile_source(v, block_n, entries),
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n),
             in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_n if entries is None else None),
             q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
             in_log_decay_stride_batch=runtime.stride(in_log_decay_sums, 0),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5f1f958d1628b751
-#   text hash     1c4ebef9722b2c15
+#   content hash  2a155a6a0e8827fa
+#   text hash     7f468c8cb2878216
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  745b927b85675da2
-#   text hash     dac36aaf66f3a4a6
+#   content hash  f045323b1c8f4a3e
+#   text hash     bb9430a7bd88923b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 
@@ -36,8 +36,8 @@ def differentiate(
          in_log_decay_sums, in_log_decay_k_sum, in_log_decay_q_sum),
         grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-            v_desc=runtime.tile_source(v, block_n, entries), dout_desc=runtime.tile_source(dout, block_m, entries),
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
             dq_sum_desc=runtime.fragment_source(dq_sum),
             in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m), q_total=q.shape[1],
             k_total=k.shape[1], Hq=q.shape[-2], in_log_decay_stride_batch=runtime.stride(in_log_decay_sums, 0),

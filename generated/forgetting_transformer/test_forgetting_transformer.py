@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0ce43f6a58ce02db
-#   text hash     422a17429cf90bd5
+#   content hash  c4bfc0f4258a19e1
+#   text hash     5ae41eabb96c854a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

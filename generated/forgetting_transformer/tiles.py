@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d338ec7808f5f6f1
-#   text hash     a0a28304db4a6977
+#   content hash  04be4cb1b3fcf107
+#   text hash     eddd12dcfece9f5f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

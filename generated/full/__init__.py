@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8488e1e39f7a1574
-#   text hash     1d5289e3ff56adcb
+#   content hash  611c52070e0e255c
+#   text hash     0833c17b809a5c65
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  00179e7734fd9466
-#   text hash     ac8dcd21f1d01730
+#   content hash  f1b41303d33d825c
+#   text hash     bda180e55d3f219d
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

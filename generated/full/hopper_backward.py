@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a6821fcd8326f9eb
-#   text hash     a94354d7c76c4155
+#   content hash  fd86fe57854ac2dc
+#   text hash     1cb7a8c4b510cfed
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

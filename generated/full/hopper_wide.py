@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2391e81ee1408cd4
-#   text hash     36b42cc6e8712c26
+#   content hash  a5c3ca5317db8318
+#   text hash     04fc1aeec415a425
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

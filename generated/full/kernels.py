@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  be80b4131c1e7614
-#   text hash     2f2a31daaf46b967
+#   content hash  ec33fe1eb8928668
+#   text hash     db42804e478dfd8d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

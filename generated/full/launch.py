@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  af8d89c6c942f36a
-#   text hash     5c29e4fa1ccbe2b3
+#   content hash  1374efae51f69629
+#   text hash     ba6b4c7052d8ee3e
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

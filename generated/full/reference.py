@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9fd61e75210b3732
-#   text hash     44d469af39686134
+#   content hash  98886579c0d724ec
+#   text hash     608210ab05d5bfb9
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

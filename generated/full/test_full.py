@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c303fb690fdb7c0c
-#   text hash     8719ca0a468a506c
+#   content hash  005cbc40600b96fe
+#   text hash     b53e0673ca3b8cdb
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f158aab67a9a02df
-#   text hash     7ec2e4319ea61524
+#   content hash  f140f52beab86efa
+#   text hash     f46ef52694a6a4dc
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6e15a5d436121a31
-#   text hash     81e1d220ee1cb84b
+#   content hash  faa4e30539420b39
+#   text hash     50aa1b5385eee1c7
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ce0d9b06f5536424
-#   text hash     e5cf58c5105b57be
+#   content hash  960bbe6e14ca7b93
+#   text hash     2e9cb8b24d0500eb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cc5f30bada705cc3
-#   text hash     7f8311c995dd734e
+#   content hash  6eb94ce35ea899c1
+#   text hash     2d070a85dfc59fca
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  307b045b8afa5d31
-#   text hash     996063182d0c6d5f
+#   content hash  6895350b4d3ebf81
+#   text hash     e2d33434edb9830e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

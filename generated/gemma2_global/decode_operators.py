@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  00f698e5a30261f2
-#   text hash     bc9ef040d20a34a6
+#   content hash  fdad11d2cc70ddba
+#   text hash     91207c6a9f7ede2a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5e200be9d0e08cd4
-#   text hash     1b2c57f52f9de5d0
+#   content hash  b951d2d92a163688
+#   text hash     435d6e7572d324ca
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  83823b4e47872013
-#   text hash     4c45054c4ac676c2
+#   content hash  1bab22b04dfe0165
+#   text hash     2b11a0e0d50a53fc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

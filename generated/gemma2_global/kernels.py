@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  35dd88b270e56e8a
-#   text hash     39cd0fb951d22dc7
+#   content hash  2fbdc827da061747
+#   text hash     30e6d28a084f6906
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

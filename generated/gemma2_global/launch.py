@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  93be4b1c6140e963
-#   text hash     1d6742cd94c31708
+#   content hash  6ea4a0dbaf761579
+#   text hash     c5eeb7d08cbaa2b5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  939be0b64dbbe080
-#   text hash     1567114ce8a44d9a
+#   content hash  71fb98b9896d4349
+#   text hash     cbf914bb9047a738
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

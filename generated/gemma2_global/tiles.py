@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f3e98798393ddff6
-#   text hash     b684196a66ec0cb3
+#   content hash  0ba2a0dc611a78fa
+#   text hash     bcd8aefbb4dec6fa
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

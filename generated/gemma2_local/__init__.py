@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  10329863da0478e9
-#   text hash     a653df303b67d75f
+#   content hash  2d8cc4040517736c
+#   text hash     ff1b81fdf2b8ebc3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  38e253d5872974dd
-#   text hash     a98e693be93436ce
+#   content hash  c3f3caa946217413
+#   text hash     55af9d58091c9f08
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8b77993edf6d3359
-#   text hash     46179a6db55c2cd6
+#   content hash  9110b2e9502458b7
+#   text hash     23affc435cc4d390
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  75412eaca3d464b2
-#   text hash     fe2eda16f7b4dce8
+#   content hash  aab5544f66f8ea5d
+#   text hash     2c9e416bf2492189
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6d295b0c76792a45
-#   text hash     c0e83c8568f6393c
+#   content hash  e2db406d18d0a4e2
+#   text hash     9a7aee11dd69a8ef
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

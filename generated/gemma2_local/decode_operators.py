@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  efd9e7ade3cc57a5
-#   text hash     56bc37f0a82bec82
+#   content hash  fa655c3a98be7c2e
+#   text hash     01d2b70a9892043e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

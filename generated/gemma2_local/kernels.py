@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3c0c85724cd35928
-#   text hash     3b3c07ee8279f2bc
+#   content hash  7b3aac6c31271813
+#   text hash     828294131956435c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6ac12ae1e2a1edc7
-#   text hash     58927f7b0710c702
+#   content hash  791338f714040ff2
+#   text hash     11b420068ee10698
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6a7bf956e85e6e5e
-#   text hash     1d2ce9aa518d7b92
+#   content hash  29749fab86710939
+#   text hash     2ede1303629f0137
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

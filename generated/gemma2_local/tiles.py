@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  db93a74ab4eded7d
-#   text hash     6f2b37f5c3fb2537
+#   content hash  c156bba23479d635
+#   text hash     c0b152de6c745cd6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  983dd04a7c04fe97
-#   text hash     7c773cd32fcb9b85
+#   content hash  bd71ea37520ef3b5
+#   text hash     ff36d71588a3c4f0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

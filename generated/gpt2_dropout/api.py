@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a53e672344de0e7c
-#   text hash     ed3fa37eefed3ff5
+#   content hash  a215a7ab0a688e21
+#   text hash     187c70a65ec35b89
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

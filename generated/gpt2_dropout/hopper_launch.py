@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b6d4208422931f93
-#   text hash     9c572953b77f1048
+#   content hash  cad47dae670e586c
+#   text hash     26eb7d3f76b1b356
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -39,12 +39,11 @@ def differentiate(
              _drop_below(dropout_p), float(65536 / (65536 - _drop_below(dropout_p)))),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-                v_desc=runtime.tile_source(v, block_n, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries), dq_sum_desc=runtime.fragment_source(dq_sum),
-                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], DV=v.shape[-1],
-                BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
-                STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
+                BLOCK_DV=runtime.padded_width(v), STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
                 turns_to=2**31 if seed is None else 0, num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
@@ -55,13 +54,12 @@ def differentiate(
              _drop_below(dropout_p), float(65536 / (65536 - _drop_below(dropout_p)))),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-                v_desc=runtime.tile_source(v, block_n, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
-                Hq=q.shape[-2], D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
-                BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v), STAGES=stages,
-                TILE_AXIS=runtime.tile_axis(k.shape[1], block_n), turns_to=2**31 if seed is None else 0,
-                num_warps=warps, num_stages=stages,
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2], D=q.shape[-1], DV=v.shape[-1],
+                BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),
+                STAGES=stages, TILE_AXIS=runtime.tile_axis(k.shape[1], block_n),
+                turns_to=2**31 if seed is None else 0, num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
     runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f9a3b2660569b036
-#   text hash     ba6dc6e40eef975c
+#   content hash  f6c9cc1e0c4746e5
+#   text hash     b81bc3c3d1e8dd5b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  de6ae29f0d43fdc2
-#   text hash     1f43ca611a3450ef
+#   content hash  5bc6b4021ec83c6b
+#   text hash     46bc531686212784
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

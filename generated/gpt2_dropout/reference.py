@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e6ebd9bf4bf60a24
-#   text hash     bfe50cb5e85cc84e
+#   content hash  5e53c86972accc98
+#   text hash     0bc1b8e1b5d06641
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

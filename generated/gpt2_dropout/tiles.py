@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6c806575db168bb9
-#   text hash     995b6067bdfec863
+#   content hash  3f3c34374d40b4cf
+#   text hash     fddc38fca2899eac
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

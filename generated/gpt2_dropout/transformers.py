@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f4c61dce2fcfe1ee
-#   text hash     89ff703ce77c8203
+#   content hash  2c0ea4bc5264c148
+#   text hash     b9f1e03941d1f5ac
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a6ceda08b572db08
-#   text hash     831ca2addffb58e4
+#   content hash  27ebe5cc5ecb15f6
+#   text hash     5ae3e096290d3a77
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8334d8cf161eee0d
-#   text hash     a074e292c46da80c
+#   content hash  813cf5571244c00b
+#   text hash     4ab92c143c26b83f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  25fb0e2849bfa920
-#   text hash     85c9c8066b3a64df
+#   content hash  f2f41e39b6a71751
+#   text hash     ae62e2f4e0141474
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  85f66fc6bc472d47
-#   text hash     ade93da0dfc0a788
+#   content hash  eb2de48b6373086a
+#   text hash     a7c75e7479accddc
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e866bf6fee1f05a8
-#   text hash     49c0b0bb557ffb59
+#   content hash  fc7fc2bf61074879
+#   text hash     ed70f973dea81d1f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

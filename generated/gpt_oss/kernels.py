@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a0746e8bd52221db
-#   text hash     0d859a85bec07d7b
+#   content hash  2ee7c176445f3cf7
+#   text hash     7b137f51a76c74bf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

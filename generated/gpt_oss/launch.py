@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  306fc84d54b47a47
-#   text hash     69290cb75534de68
+#   content hash  aac31e0571489b7e
+#   text hash     3b07df1db813430d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

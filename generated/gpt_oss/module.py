@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e2ba2790c57a5d6a
-#   text hash     be7f8daf5a216be6
+#   content hash  0f413fac29757741
+#   text hash     f62f328f8388fb05
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3dcdbec3eebafd78
-#   text hash     7b80bf4dfa8681ed
+#   content hash  34f7264c4aed4be9
+#   text hash     a9d08102e0e46fe1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

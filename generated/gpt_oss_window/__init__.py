@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  40ee4138fd7f8b4c
-#   text hash     64d5042bc50cc692
+#   content hash  7e71e360816d01e2
+#   text hash     f92068a5fb74489b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

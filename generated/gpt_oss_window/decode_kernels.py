@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  90bffd429cee7757
-#   text hash     4184481e24c7ca10
+#   content hash  dfd46199109092ff
+#   text hash     581c4fd3d80fd2c3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d618e53cf0e4b7bf
-#   text hash     6fb16c9da9c1d5d0
+#   content hash  239a43fc5571b3e0
+#   text hash     8b54f5752bd4d88f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  528533d5cfb81e02
-#   text hash     47ba5996a9b76d6c
+#   content hash  2f1c9dc6e42a53ef
+#   text hash     48d1119243cbb30e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0b318526b9dba14a
-#   text hash     960f522a2d676bc1
+#   content hash  52303922d5e83a42
+#   text hash     2862321bdc9771e9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -763,8 +763,8 @@ def launch_forward(
         cache, forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), sinks, ranked),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-            v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
             sinks_stride_head=runtime.stride(sinks, 0), D=q.shape[-1], GROUP=q.shape[-2] // k.shape[-2],
             DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
             BLOCK_DV=runtime.padded_width(v), TILE_AXIS=runtime.tile_axis(q.shape[1], block_m), num_warps=warps,

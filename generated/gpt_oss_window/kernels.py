@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  83660787e8d692cd
-#   text hash     db15446c21850166
+#   content hash  a228e21e536cb7a6
+#   text hash     2b5aa49ff6b63a4c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  069eb03863c7ae4f
-#   text hash     30bc80f276c93b63
+#   content hash  d644fe5a364ca7bc
+#   text hash     1ca7c4b13226155d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f9f6edc30a589d41
-#   text hash     bb021436aa7d585b
+#   content hash  3e5d95aa2da866c7
+#   text hash     98afaf973ae23718
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  44f89cfa482b3e41
-#   text hash     693d9aca7c16d93f
+#   content hash  f99b1596421ec66b
+#   text hash     a04b0b3ff6e633e7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

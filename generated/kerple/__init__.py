@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ec08d50740654671
-#   text hash     88b350d502cbf8ba
+#   content hash  614cdc1898bf72fb
+#   text hash     45f72d2aacb428a3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

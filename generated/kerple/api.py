@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  986fe8cd15e5f517
-#   text hash     95ddb69ac07c3625
+#   content hash  383a8f174807ce7d
+#   text hash     f902ab185c6a9212
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d2761e2f76f4c99c
-#   text hash     760a53ece1b5bdd6
+#   content hash  af2f76d3b8bce953
+#   text hash     aef3e8157970ba8c
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3b5b5de0e15797c8
-#   text hash     894eb101ed2a6d73
+#   content hash  23911d27161cf5b4
+#   text hash     940969e0a67a1e6c
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

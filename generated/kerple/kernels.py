@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b2e0c2bc020ae6bb
-#   text hash     e00ab5ca6713ef28
+#   content hash  33f1ccfcd3f7b3f9
+#   text hash     b97a7db1677c5c16
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

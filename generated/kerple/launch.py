@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2aa600f792c2ec8d
-#   text hash     5206628a9ee45ece
+#   content hash  ff1eca6ee82ae355
+#   text hash     d396efd5cce9cd5d
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

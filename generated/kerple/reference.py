@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ba7db550ed64ac3a
-#   text hash     d783fa8e286d3d07
+#   content hash  dc95728e6dc7f99b
+#   text hash     d353caa926ccdddd
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7dcb72c3c32be54a
-#   text hash     285ce2b7d83ff8c8
+#   content hash  7ba5372dcf722334
+#   text hash     887a0b0bf1a06c27
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

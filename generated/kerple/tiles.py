@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  648673c37bc07c0a
-#   text hash     63c156620b177e7c
+#   content hash  f0bcb984095a4099
+#   text hash     85d94a668b4021c8
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

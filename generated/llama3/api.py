@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  36da836d957cad90
-#   text hash     651f5e1dfc3776f5
+#   content hash  eb176ec8625ceeb6
+#   text hash     73706d6da156864e
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

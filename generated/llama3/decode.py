@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c0677f8608269a3f
-#   text hash     8ce1e245a498fa00
+#   content hash  8595d1bd83f3a352
+#   text hash     91451db111a089da
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a42faad3b8fbb436
-#   text hash     996d948c81fb2703
+#   content hash  1714328352e32df6
+#   text hash     6bd51fd1596ee45d
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9f53f9088326abd1
-#   text hash     93968d372ba21a7b
+#   content hash  f061499dcd9a2dd9
+#   text hash     70e6112b87bc5fc5
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

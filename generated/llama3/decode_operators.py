@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e2d21bd45cb7e452
-#   text hash     b5d92b9fe7e7f080
+#   content hash  83de093914123198
+#   text hash     fe6dc3d264040746
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

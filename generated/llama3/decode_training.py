@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c52a8499801602fa
-#   text hash     6f204340e561dd2d
+#   content hash  11f2d8803dc7925b
+#   text hash     d40e22dea44c7478
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

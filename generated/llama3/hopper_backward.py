@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7199b4bad7867a5f
-#   text hash     52ff4be11cbb6ec5
+#   content hash  2c6d67ba0d0591b3
+#   text hash     e643019150bb2363
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bee9a8a2e7237849
-#   text hash     2a29bc5772269a37
+#   content hash  6d00cbb00f151227
+#   text hash     042d63fe4fb84efa
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

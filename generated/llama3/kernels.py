@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c582bde09c8cc6d3
-#   text hash     094f8af2f34e0670
+#   content hash  917814d4d51b5236
+#   text hash     a98c56d1578690b4
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3e1ae8635329ce2a
-#   text hash     bd98aa9e3c8efa27
+#   content hash  0d164948dfb21342
+#   text hash     7d439e1b6d83a952
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

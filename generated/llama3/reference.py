@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1cc4fde84b7198b7
-#   text hash     5b50762e5e82113a
+#   content hash  be817d2d38a0db30
+#   text hash     a92f26f5860996f7
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

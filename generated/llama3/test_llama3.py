@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c8e5b711609d8545
-#   text hash     ad81bcd33b0f9d8c
+#   content hash  c471aad6191dfdfa
+#   text hash     033b7e1d88c56887
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dc4387ef33b2d546
-#   text hash     4947a850dd63e4c1
+#   content hash  2d3a3bfb37493f38
+#   text hash     c426326695216fd7
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e3341f0c244acea6
-#   text hash     9997bcd6f2a8ffd5
+#   content hash  6086642a154091da
+#   text hash     ff052b1fd3031708
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -651,8 +651,8 @@ def launch_forward(
         (q, k, v, out, lse, entries, float(scale), in_q_segments, in_k_segments, key_ranges, ranked),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-            v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
             in_q_segments_stride_batch=runtime.stride(in_q_segments, 0),
             in_q_segments_stride_query=runtime.stride(in_q_segments, 1),
             in_k_segments_stride_batch=runtime.stride(in_k_segments, 0),

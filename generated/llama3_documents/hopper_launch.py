@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c6e308ce7a351bfc
-#   text hash     75f28f52182da00c
+#   content hash  1cc6353c8754e946
+#   text hash     f97b1ef60290c91d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -38,10 +38,9 @@ def differentiate(
              in_k_segments, query_ranges),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-                v_desc=runtime.tile_source(v, block_n, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries), dq_sum_desc=runtime.fragment_source(dq_sum),
-                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
                 in_q_segments_stride_batch=runtime.stride(in_q_segments, 0),
                 in_q_segments_stride_query=runtime.stride(in_q_segments, 1),
                 in_k_segments_stride_batch=runtime.stride(in_k_segments, 0),
@@ -58,10 +57,10 @@ def differentiate(
              in_k_segments, query_ranges),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-                v_desc=runtime.tile_source(v, block_n, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
-                Hq=q.shape[-2], in_q_segments_stride_batch=runtime.stride(in_q_segments, 0),
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                in_q_segments_stride_batch=runtime.stride(in_q_segments, 0),
                 in_q_segments_stride_query=runtime.stride(in_q_segments, 1),
                 in_k_segments_stride_batch=runtime.stride(in_k_segments, 0),
                 in_k_segments_stride_key=runtime.stride(in_k_segments, 1), k_parts=query_ranges.shape[1],

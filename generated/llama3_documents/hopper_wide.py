@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  806d206255e5bf2a
-#   text hash     f2a32bb0858ea1d0
+#   content hash  baeb804c4fb824be
+#   text hash     60474be818455f7c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e243a500695894e7
-#   text hash     ca00786060390eb3
+#   content hash  182912939658cf7a
+#   text hash     e81302dc23bf174d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

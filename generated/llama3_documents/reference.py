@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a4fc18f3d04e6615
-#   text hash     1aa604b1707cf61e
+#   content hash  036563f1c0c35c36
+#   text hash     d902bde05c3b85f7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

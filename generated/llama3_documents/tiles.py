@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  823cf654084c6f92
-#   text hash     28020259cf04cdb1
+#   content hash  d1da9a1a8255d823
+#   text hash     884c0da7fa94cd5a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

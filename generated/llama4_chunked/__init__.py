@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4827f643009ce029
-#   text hash     ad9c9510467b924e
+#   content hash  a9f51a8ec62db01e
+#   text hash     242cd32ca8266f41
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1d819f3c79964bcf
-#   text hash     56793f73e7e927e5
+#   content hash  7dec29c337908db0
+#   text hash     5d521b5ae2cc42a0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

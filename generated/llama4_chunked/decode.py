@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3715c9c56da0ef3e
-#   text hash     7988c36a0138a876
+#   content hash  6bb5124ed16522e6
+#   text hash     2d9a83f5d26ad674
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  80e6515ab33610e2
-#   text hash     443dc78a2eac0b24
+#   content hash  aac9f085fa33c19f
+#   text hash     8d4f2a643427c499
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a4ba0561a91c9d15
-#   text hash     771769d32b184031
+#   content hash  7d17ba9e825cfbb5
+#   text hash     8423c894da5a8e3e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d710fac4f6380899
-#   text hash     648a010cb51ee481
+#   content hash  c36693cca098c463
+#   text hash     d4afadc63bc8c9b9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

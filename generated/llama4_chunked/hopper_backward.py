@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2e3453481b40ca7a
-#   text hash     06e9c9de7c890841
+#   content hash  ba37d11b77e957a8
+#   text hash     ee4cf698a92ca20d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6e57140c3bec0baf
-#   text hash     e34774b4d4b5355e
+#   content hash  83a7883d82fe3303
+#   text hash     acc7f62ee78105cb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

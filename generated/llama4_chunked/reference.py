@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f3ab91ba19a18ec
-#   text hash     4ec9313abfd572f8
+#   content hash  96aca803f588ca53
+#   text hash     758b21fbfa9868f1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  160739784e0a936d
-#   text hash     8edf2f662d52ddcd
+#   content hash  843f3b07b2bc76e6
+#   text hash     835ab9f9aa7d6a58
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a5d4202ccdf2ed66
-#   text hash     4019b716a137fa2c
+#   content hash  7845782796a63612
+#   text hash     fd9ccce958861213
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

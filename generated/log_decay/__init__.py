@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7572dcf091c6ca0f
-#   text hash     974bdf4668e2300a
+#   content hash  f80a5a7efa777951
+#   text hash     6ebb687936a0708d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  41ccf609926f22b4
-#   text hash     cb840415327dfc38
+#   content hash  7f81ae92cb133634
+#   text hash     92464785e8f894d1
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a3784f77b9a41ebd
-#   text hash     7312965cfaa13e3c
+#   content hash  ced53482b39f376a
+#   text hash     fced9c991a8a77b6
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

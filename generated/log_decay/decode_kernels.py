@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  885a4958e76e2bb1
-#   text hash     68a9ed9697cb3943
+#   content hash  6531bdcf3176de22
+#   text hash     7124dc0d3c21f0d6
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

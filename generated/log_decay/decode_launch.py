@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d613cdbc033771a2
-#   text hash     7c307174b7e029a0
+#   content hash  4806c0b2d251e6c9
+#   text hash     22580f9dcde7d777
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

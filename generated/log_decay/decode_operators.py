@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7cc550c370f59617
-#   text hash     bd6d6490d06e9a1a
+#   content hash  618789016a2c21ef
+#   text hash     2dea814b389112e3
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

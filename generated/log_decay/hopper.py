@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b32c887608ab3db0
-#   text hash     0bdc3775404f0509
+#   content hash  b7e6b057137b9d2a
+#   text hash     cd3193e568de514f
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -853,8 +853,8 @@ def launch_forward(
         (q, k, v, in_log_decay_sums, out, lse, entries, float(scale), in_log_decay_sums, ranked),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-            v_desc=runtime.tile_source(v, block_n, entries),
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n),
             in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_n if entries is None else None),
             q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
             in_log_decay_stride_batch=runtime.stride(in_log_decay_sums, 0),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fcc7b9c000f07e6c
-#   text hash     7ab8a9fed2f885e5
+#   content hash  52b4420e3f21e49c
+#   text hash     b8b809c7aee755e0
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

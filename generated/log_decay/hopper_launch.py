@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a2852fcb89080953
-#   text hash     1d2af824b83ac512
+#   content hash  df9747f9e0f73915
+#   text hash     a6cfc3cca830d857
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 
@@ -36,8 +36,8 @@ def differentiate(
          in_log_decay_sums, in_log_decay_k_sum, in_log_decay_q_sum),
         grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-            v_desc=runtime.tile_source(v, block_n, entries), dout_desc=runtime.tile_source(dout, block_m, entries),
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
             dq_sum_desc=runtime.fragment_source(dq_sum),
             in_log_decay_desc=runtime.vector_source(in_log_decay_sums, block_m), q_total=q.shape[1],
             k_total=k.shape[1], Hq=q.shape[-2], in_log_decay_stride_batch=runtime.stride(in_log_decay_sums, 0),

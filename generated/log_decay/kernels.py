@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  65fee4fec03185d0
-#   text hash     c1d1c3e4d91991af
+#   content hash  21e552187483d50f
+#   text hash     6cda08b4613f3297
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f40a4279cb361e37
-#   text hash     b65b369750a3837b
+#   content hash  3ceac3eee4a8f2a6
+#   text hash     e8aa7050cf3195ac
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  607e85020ac4cc25
-#   text hash     045edfbd6cbc6a5e
+#   content hash  b4325779725ca90f
+#   text hash     5738454d61bd0f84
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

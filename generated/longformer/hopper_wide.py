@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d19ddeac609993b1
-#   text hash     3755e6c956b8277f
+#   content hash  cc71318426cb6ed5
+#   text hash     08c96784c1ca325b
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a469e6e764e6dfea
-#   text hash     65771f2ae978a8a6
+#   content hash  2f4b1fc0010a879e
+#   text hash     39e1ea0a0ae4db00
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  867b42329472a669
-#   text hash     3b5b342a051fe45d
+#   content hash  fa41947ee9d0068a
+#   text hash     9f188d72183030fe
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  befe8148f405bd3c
-#   text hash     0e4a8216bc5582f8
+#   content hash  ec6086e2dfbb543e
+#   text hash     4debe8862efb8ef8
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  71a3b1ca709086ac
-#   text hash     60fc756e92d9638e
+#   content hash  83b74f2059dd6f32
+#   text hash     f6bfdc28c7365f3c
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

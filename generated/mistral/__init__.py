@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4d524d675cdf070b
-#   text hash     3ff4d0572b583c8d
+#   content hash  0ab43e65a2a27f1c
+#   text hash     1a75ae794dd5c36e
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  25e8aadfadc3fae2
-#   text hash     6e7d3ec1e3d798de
+#   content hash  a16d2129fb888924
+#   text hash     1a151000fb5979c2
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c608946ea1904b28
-#   text hash     5245866a88681e0f
+#   content hash  f1f655a0bd64efc3
+#   text hash     aa93c46a477b1bc8
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d490732e294f3277
-#   text hash     b1ffd76bef355212
+#   content hash  810521d435182036
+#   text hash     b14551d61928c9f5
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  365ed33ab9d14563
-#   text hash     191c76c278a4f7f5
+#   content hash  781f1780b4efbd1a
+#   text hash     386c515baa4474ed
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6fad1d760dfe0c43
-#   text hash     94621d7625e5949c
+#   content hash  a039b8c4cbdb159c
+#   text hash     0239072b82633e91
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e884bf41fc2f2ea1
-#   text hash     db0865fd924342c1
+#   content hash  aa40dab972736827
+#   text hash     43275046b0d6144c
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

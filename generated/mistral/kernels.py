@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  93286811af56da13
-#   text hash     631f04aeda78b086
+#   content hash  7c839195130feedc
+#   text hash     e15b453c37b44836
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  849af8f93a1f5328
-#   text hash     94715fbbe0bf8cc7
+#   content hash  1a3f164ff1ae9754
+#   text hash     03d20b1ea6984443
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  96e7263f6485f058
-#   text hash     3c31f23eecdc831c
+#   content hash  acb396cc565e5991
+#   text hash     b99cfb572aefe7e4
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6625a747f9cbd1aa
-#   text hash     cd0a69840796b2f4
+#   content hash  a3f956445dc47886
+#   text hash     7ae2a6943f42ee4c
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  87baa1378bb8d900
-#   text hash     f232d03585c4b58b
+#   content hash  d17dca07cbd993e1
+#   text hash     0ec0d10073d752e2
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

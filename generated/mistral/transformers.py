@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f74350004d3be69b
-#   text hash     e5a05cbcf6641a47
+#   content hash  61a4a88dca8bb28f
+#   text hash     92717224940f2f10
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

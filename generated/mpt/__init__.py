@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ad8f4f131f91ec7e
-#   text hash     feec219e10cd690b
+#   content hash  a766ad6d4fdb45f0
+#   text hash     fb81785f79b8d861
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

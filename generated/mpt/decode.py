@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  88bde4e97040e9c0
-#   text hash     2e565dcde188fdd8
+#   content hash  f604425e9f57166e
+#   text hash     c1976fe3ae80dbc4
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e750d780deeb1d89
-#   text hash     fd513dcb1d6e7adc
+#   content hash  cb790fabfbd5cf8c
+#   text hash     0fa208dfc5586318
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

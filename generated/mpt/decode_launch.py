@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ec7d69063826418d
-#   text hash     9dda7ba9d7ff04ab
+#   content hash  6c35ec046f6cf7df
+#   text hash     b637c6dd5b600b15
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  15389d4f69ec28ae
-#   text hash     469b58c9f00b93b4
+#   content hash  9e45d00927d208cf
+#   text hash     b230e13cf9fd34f0
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7280c735d9c32822
-#   text hash     065a0dcd7319bc05
+#   content hash  8406e24e4fde5ab3
+#   text hash     6ab1025c5fc44afd
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -645,8 +645,8 @@ def launch_forward(
         (q, k, v, out, lse, entries, float(scale), in_prefix_len, in_slopes, ranked),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-            v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
             in_prefix_len_stride_batch=runtime.stride(in_prefix_len, 0),
             in_slopes_stride_head=runtime.stride(in_slopes, 0), D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m,
             BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  eebf191f23e81a11
-#   text hash     5d33dcfb963c6b79
+#   content hash  2cf3b734d71fbff3
+#   text hash     12c75d0ce83cdd3b
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  18dff40a5e9954fd
-#   text hash     710bf88c818c2de0
+#   content hash  f8150ef4a16e2e5a
+#   text hash     6789b29018acbf88
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

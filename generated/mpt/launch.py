@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  324713116738a9d8
-#   text hash     aa7d0d48584a0e10
+#   content hash  3e606917742ef12d
+#   text hash     54805aba8dbd5545
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  92250997aebaec0f
-#   text hash     0222058bf0d3525e
+#   content hash  04cf4f1a99105356
+#   text hash     940e206ed27f5faf
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

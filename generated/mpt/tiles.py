@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  09bcf75955419234
-#   text hash     f70e7ad214966e87
+#   content hash  42b2675e36d66606
+#   text hash     0145ea5182cf470d
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  31227ac2ebb5c3d2
-#   text hash     dacd3b4a36fb3d39
+#   content hash  60a2a542898d8bcd
+#   text hash     b604185904fa98ac
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

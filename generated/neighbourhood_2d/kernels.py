@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3a70b97beb1df7bb
-#   text hash     9602751c1f0f1918
+#   content hash  ca6511a778d794e4
+#   text hash     39c1889a52f1b97e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b514df99224ebad0
-#   text hash     355bc3fb76b59156
+#   content hash  75b4e4e19dd0b156
+#   text hash     cb34285bee849fff
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c512146f40ac4482
-#   text hash     7d3aeaba7ef5f1a1
+#   content hash  18a57598fcc00e52
+#   text hash     70d68e3a2e778a69
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5424301572bd2099
-#   text hash     f16273cfc9566fb8
+#   content hash  75ca958a6b057c35
+#   text hash     51902d9e07fa8b1c
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d2c157107f7ad862
-#   text hash     3d0ada3fdb5299b6
+#   content hash  939dbc91ed90a1af
+#   text hash     4d20978196b0aa2b
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

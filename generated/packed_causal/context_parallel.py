@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dd15acbd43181611
-#   text hash     8c8168a5ef4b48bc
+#   content hash  6de9f87bd585f7b3
+#   text hash     3fe744e832ed1a7a
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

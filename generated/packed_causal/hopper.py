@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  28e09ce0fc3e5cde
-#   text hash     c62a82238932d166
+#   content hash  a47d7d8305031379
+#   text hash     af8fba50a33a73af
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1443d4695a12a808
-#   text hash     73e3f2b59cbc1ee4
+#   content hash  ef3ccbdd92ef2065
+#   text hash     cdf328928464443b
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1a1430779ef2edbe
-#   text hash     dcceb86f04e8536b
+#   content hash  7cdeddad6fc87047
+#   text hash     c3a6b5f71df2b825
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e725907fc573d531
-#   text hash     74b292b9fc65f99f
+#   content hash  50e0b67c149a39d4
+#   text hash     716485ed35d6174a
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d45cb8579d8186c
-#   text hash     e95f2ef1b92eac22
+#   content hash  3d6ff9323dbea61d
+#   text hash     b0ae1852db3b22a9
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0e52be9c554adea3
-#   text hash     8c93966b9fe16991
+#   content hash  076ffd6b772c8101
+#   text hash     e91e00835bcf94ec
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

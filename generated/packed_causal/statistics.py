@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a740b168aa0f4b0a
-#   text hash     c0aa4466864c0321
+#   content hash  61a91b7d000e17c0
+#   text hash     a1ad02ee122af447
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b1777e3aad59ab44
-#   text hash     758c30e5a30de496
+#   content hash  caf69ef3cc288e50
+#   text hash     079810bc58d92d9f
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

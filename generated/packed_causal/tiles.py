@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cbc1935896584811
-#   text hash     85b0f0acf9fae00c
+#   content hash  402c418e9bc8ccc2
+#   text hash     87273be8bcc44672
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c58769baffdd1678
-#   text hash     ae9c002593323159
+#   content hash  92ef8c5a42637661
+#   text hash     a063f012b3200c96
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0ab89fcdb0044d4f
-#   text hash     5105973792130211
+#   content hash  cc440fbf04fbfa97
+#   text hash     ea15bd166ccde94b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  95d3a919c014ca0b
-#   text hash     d3a828a6bf785010
+#   content hash  4e4fb9da20035c52
+#   text hash     1efa3527342b8136
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  da3e3eb76c778f76
-#   text hash     03ae079d34742d27
+#   content hash  31cf5557ae0e104b
+#   text hash     9c00463571130d2b
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

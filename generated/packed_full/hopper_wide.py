@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9e22e7bc633266b9
-#   text hash     7f234e4c9294513a
+#   content hash  b53ad77b218ca67b
+#   text hash     6e4de0f0b3666339
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

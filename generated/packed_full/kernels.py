@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3b2ac3c372114f06
-#   text hash     530cd3aac57bfbb3
+#   content hash  f2b40019e3b64d6b
+#   text hash     b18b867a3cd2ddea
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  39bf6f037b4d112b
-#   text hash     15aa4738f6b62a96
+#   content hash  250d897356841d19
+#   text hash     f4a26d6e376ce0ea
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

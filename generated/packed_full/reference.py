@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ec4c6cfa242644bd
-#   text hash     5a745db00670aa96
+#   content hash  2c889b1b690f1abf
+#   text hash     ad2517a3accfc3f0
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

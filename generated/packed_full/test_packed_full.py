@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  aad510f81407e9fd
-#   text hash     aa830b80d7823cdd
+#   content hash  85ba2b366fd0dfa1
+#   text hash     019a672e21d3a7ec
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

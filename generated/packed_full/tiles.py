@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  482490cb38192586
-#   text hash     a55ef12bdf6a5a21
+#   content hash  6d842a83f73e3208
+#   text hash     dff50fb0568bfb02
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

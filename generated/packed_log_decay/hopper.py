@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d43f31f56fe6adf1
-#   text hash     14b8526cce092d1a
+#   content hash  35c5c3356e8af556
+#   text hash     fcbd91d3570c5442
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

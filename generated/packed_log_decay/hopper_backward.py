@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  643405d358bc6a7d
-#   text hash     89ab3b9ac1eefdfb
+#   content hash  ed68323fcca7ae8c
+#   text hash     b70a63b0adc9f105
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3e602d789c6839f4
-#   text hash     e213aa4ad65a951b
+#   content hash  a94ad58f107b7688
+#   text hash     9407af179f1c3267
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

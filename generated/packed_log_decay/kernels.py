@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9bb22722d8dca932
-#   text hash     6408a0ac1e8ce2a4
+#   content hash  f6341185884eb36c
+#   text hash     cf230e4a0f7985ef
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0ca2d84bf9914fc8
-#   text hash     ac22e400c66d3783
+#   content hash  48b11d7f5464e0d7
+#   text hash     cf30cf587a462775
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

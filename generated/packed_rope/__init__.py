@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b56c139bd95ef7a8
-#   text hash     ad3c654df461ed69
+#   content hash  943f51531cc48d18
+#   text hash     93637a1585644d2c
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4cd8975ed6b37c43
-#   text hash     dcac89321c712df9
+#   content hash  df5c9fc9978db833
+#   text hash     e62be5cc55379232
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

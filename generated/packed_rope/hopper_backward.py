@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  390269dd935bb59a
-#   text hash     4b1208324fda6711
+#   content hash  f207a75684ef11c1
+#   text hash     607a21b6967ce5da
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

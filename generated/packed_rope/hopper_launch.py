@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cd8d00c6d5320512
-#   text hash     fd0c8f643947317e
+#   content hash  782c2796a589567a
+#   text hash     57f45b7deb661dcf
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c60e56b018d6b7e8
-#   text hash     99e6d29e47bd9f84
+#   content hash  744bf4f90b4f722c
+#   text hash     5b7ec0c5747b485d
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

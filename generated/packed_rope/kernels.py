@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e3a0afccb62dc910
-#   text hash     709e8f9260afeff7
+#   content hash  89adba81733c4bff
+#   text hash     1a1b9895953eaf0a
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b3c68ff5e6b8715d
-#   text hash     3f54988a3153c43a
+#   content hash  a328c01a62bdbefd
+#   text hash     86d63342eafa8f1c
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

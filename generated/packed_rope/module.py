@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fbcc1c89542dd727
-#   text hash     3a0b9f6b5696b2ec
+#   content hash  b79311643ba854a9
+#   text hash     8480d6b3c9906430
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ff2e9cec4f763dea
-#   text hash     107b24c8fa2ea57a
+#   content hash  62305ca6a6cd0928
+#   text hash     a10ecbb4ff3795e0
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  47e3b145c5213ed8
-#   text hash     6a1a29c48937fdd3
+#   content hash  422664c4b08846c8
+#   text hash     67dd74ccaae78112
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

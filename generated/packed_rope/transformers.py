@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2dab0215e4e6f783
-#   text hash     288b3e6a2cc1a81b
+#   content hash  a51d4ab5c759d8fb
+#   text hash     8c3df96218a5ef85
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2f46d284308474eb
-#   text hash     f1985618a2bf12ad
+#   content hash  e6d8832ae75161d9
+#   text hash     4d802873c67746ca
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  af8222bb2f8e2e28
-#   text hash     cb0f7b9f74641456
+#   content hash  67e76e3987b6a124
+#   text hash     f30558db59973dae
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

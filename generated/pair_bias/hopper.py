@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5204938c0275aa08
-#   text hash     288952de810dc4bd
+#   content hash  950c6107611985b8
+#   text hash     e0e8aca5b2a535cb
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -596,8 +596,8 @@ def launch_forward(
         cache, forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_bias, ranked),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-            v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
             in_bias_stride_batch=runtime.stride(in_bias, 0), in_bias_stride_head=runtime.stride(in_bias, 1),
             in_bias_stride_query=runtime.stride(in_bias, 2), in_bias_stride_key=runtime.stride(in_bias, 3),
             D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),

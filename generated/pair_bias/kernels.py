@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  526e904b6083fafa
-#   text hash     810d7ff0ae7102bb
+#   content hash  aea658c6e40bac7b
+#   text hash     d09697ff75193a99
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

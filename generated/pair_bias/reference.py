@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  37746f3178053b55
-#   text hash     ecc67ac880c0734a
+#   content hash  df3620b48577d9f7
+#   text hash     dac6994790f77b7f
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

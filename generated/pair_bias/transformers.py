@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  43d8b2f52af443e9
-#   text hash     715d71aefe08f2f4
+#   content hash  ab5bd0af6c9375d7
+#   text hash     08be8f7889516164
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

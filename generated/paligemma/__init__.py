@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0364ec6d5308d582
-#   text hash     af88dc9f4cb90281
+#   content hash  ade13bfa099d8f6b
+#   text hash     0d30d29df9fbe03d
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0e350af476819100
-#   text hash     72f32cd246c97343
+#   content hash  250816ca2c1e9d19
+#   text hash     b100b3a6cf9eb636
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

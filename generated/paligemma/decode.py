@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5f298ec0de96131c
-#   text hash     6390e92a313b50a5
+#   content hash  f7679e7d9cd789b0
+#   text hash     d27bae9d3337ed2d
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

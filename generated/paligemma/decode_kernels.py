@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ba36f8847145c5b8
-#   text hash     12478f180e0b1cc7
+#   content hash  965bd6abf9c10416
+#   text hash     622b93229eb86fab
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1203b3beed4a5c7f
-#   text hash     8f7414a0c264684b
+#   content hash  116e710bb9d877d9
+#   text hash     89e690664a4a694c
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d70d207e000ef18f
-#   text hash     70a08a3f880d612d
+#   content hash  a79136e30fff8bb6
+#   text hash     b2ad05463100eb80
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

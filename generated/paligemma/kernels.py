@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3945579c1b05fc1d
-#   text hash     606700bc84fbb5b0
+#   content hash  d419f2610b4ca6f7
+#   text hash     901cba7670a4cbae
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

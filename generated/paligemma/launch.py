@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  007487dcfa2df96e
-#   text hash     bfe68f2e3c21983a
+#   content hash  40a1c160d6ff2245
+#   text hash     14736af46032697f
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d990496f965e4e2c
-#   text hash     ad598260d6b76494
+#   content hash  77e489703c508be8
+#   text hash     c27daf2638656c9e
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  462220ab0ad12d5e
-#   text hash     a3f630ddc2cf4820
+#   content hash  367be69883b76bfd
+#   text hash     040aa64e3abfa168
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d28ff678b89633fd
-#   text hash     ed404cf1747dc6ae
+#   content hash  c4ca7f6d2da585ea
+#   text hash     3c240ecab0cbe6e1
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

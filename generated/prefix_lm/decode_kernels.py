@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a58d3a322a178ddd
-#   text hash     20b3bfab0d3d8430
+#   content hash  73c26bf4e9718ac5
+#   text hash     f9f24a67812a6e34
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1a77967a445c3b1c
-#   text hash     9b63e6f23020e4bd
+#   content hash  f7b9e03d1776db22
+#   text hash     a7b00ec66b5c6ad6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

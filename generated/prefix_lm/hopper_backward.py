@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ff3cc31bdd7353d6
-#   text hash     7127119d8316359e
+#   content hash  e5ef7f1baef35ee5
+#   text hash     5478e2c308535792
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bcbbdb3bdb552a9c
-#   text hash     94839836c738e4d3
+#   content hash  971314172e77a936
+#   text hash     7397832ed7a2ff9e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cb4cc56f17ea3375
-#   text hash     f6efb59f934cb446
+#   content hash  e2c06bb9b884e9a6
+#   text hash     450e5ff39f27de86
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

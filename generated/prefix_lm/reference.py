@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f412e2298ad15929
-#   text hash     3095c0643d39801e
+#   content hash  50f5490c9f5478fb
+#   text hash     f2847987d3243d62
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d2f2cccd4b5bcec8
-#   text hash     6b77f1d90ab40fb5
+#   content hash  b48f9c44edcc3784
+#   text hash     033e3691afd4ced5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

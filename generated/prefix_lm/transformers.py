@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ef04efeaf7761eac
-#   text hash     40954b6c3ab486fd
+#   content hash  fc2a584db8063c06
+#   text hash     c5bc7675c065d155
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

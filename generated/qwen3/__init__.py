@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  979a977f062e8976
-#   text hash     1e336971ab6f175b
+#   content hash  2da86b0b91b202c2
+#   text hash     60fe7b665c4450e7
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  98d0edecd86b2997
-#   text hash     8e2ec0ee34cc3c67
+#   content hash  0e4a365bc3da326f
+#   text hash     d7bfdcdb57050a5f
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  791df8879116b5c0
-#   text hash     ccdf5b09b98ecd5c
+#   content hash  5dfff56a7bb63980
+#   text hash     cb59b04e97e36ff1
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ea4e25acc59755b9
-#   text hash     01fc879ecb877ebb
+#   content hash  024eb7ed5f113bbc
+#   text hash     f86ceebb5d69a274
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7a076a049325ec49
-#   text hash     2b4af9ea44ccfb4a
+#   content hash  92fd8f8d70092311
+#   text hash     697a0600e3d383ca
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

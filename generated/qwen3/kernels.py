@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  10dd3fb05ad402d7
-#   text hash     f0777663779236ad
+#   content hash  ef903a6a1be511b9
+#   text hash     782a90c14e4aea5d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7ae43be6cb04f5e4
-#   text hash     b23b39302ca2b6c0
+#   content hash  98ed134a4ec04756
+#   text hash     68f7cdcad10c7fdc
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fb1b25eeda7c42aa
-#   text hash     a5893450a20fbdda
+#   content hash  9a600983491edd80
+#   text hash     ec1b803430c50e2a
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

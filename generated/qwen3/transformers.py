@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c2b3994666d85b11
-#   text hash     bb45425ebf734ec6
+#   content hash  d8d113402a84111e
+#   text hash     b33c3383f32868d6
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9692a86d965c8d3a
-#   text hash     7b4c8e1bf12e7991
+#   content hash  4f169c37d0b4ba57
+#   text hash     7701c7dda295413a
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3a7b33e1064e58c1
-#   text hash     2c547720c02f3414
+#   content hash  61e1d312c58d5b90
+#   text hash     156bbc444c28cd93
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b0d5d14e70991f60
-#   text hash     429b60d79882ab8b
+#   content hash  3dde3e3e4828ba5c
+#   text hash     d8307d990f1da0ba
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

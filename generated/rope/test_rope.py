@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  42113f0b73528d48
-#   text hash     dab334a9a65e5c8f
+#   content hash  30bf82a9ee8b4ed4
+#   text hash     35da9be772ff51db
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

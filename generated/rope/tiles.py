@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fa3402a8c59dab0e
-#   text hash     8b7e91f2994f4bcf
+#   content hash  894fc4b4c75c4df9
+#   text hash     291a66b6cd1b2be2
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

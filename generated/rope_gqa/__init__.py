@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eaadb313ca95566c
-#   text hash     c384f1b83ed62b55
+#   content hash  9b685702317c0db3
+#   text hash     f535bd71ba978872
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

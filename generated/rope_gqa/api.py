@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d9841a6dee3cd668
-#   text hash     960bf32ff2459e32
+#   content hash  2fd4364d3964e60b
+#   text hash     ffad806ca5238ce2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

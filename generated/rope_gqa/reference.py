@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  62aa94f23fa96567
-#   text hash     5ab30c8da7cd9ed8
+#   content hash  a26a5bb878223387
+#   text hash     816449ad5e2c005f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7a26ea86017bafb3
-#   text hash     2b1978618f59640c
+#   content hash  37b572652356b327
+#   text hash     203feeffb8ef1d1d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

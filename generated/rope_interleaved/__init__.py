@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  326a1b8cc5368b40
-#   text hash     d5f33bd45b42a041
+#   content hash  0bf17fe9abc0bd0c
+#   text hash     6251243f48c7a6bb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

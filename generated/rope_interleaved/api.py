@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b73c15685f388699
-#   text hash     b3e34ef2aaafa08b
+#   content hash  e72c4bf52f14ccd2
+#   text hash     c058d23a2f859b77
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ccdd6c833bcd7180
-#   text hash     846217e95a992d4c
+#   content hash  c30eeaa57256da2e
+#   text hash     755b6a713664cf20
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

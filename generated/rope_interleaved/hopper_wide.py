@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  06c611809b0c0ac6
-#   text hash     71c72401fc4521d1
+#   content hash  7e002513e74e488d
+#   text hash     758b1f72662606bf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

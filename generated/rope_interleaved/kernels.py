@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e64610d8670c2f55
-#   text hash     4790566863061e8b
+#   content hash  7ba55c8474c2c993
+#   text hash     0ac55309b87dd6d2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

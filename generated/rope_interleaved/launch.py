@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a766408fb0bcd65c
-#   text hash     573d231ec8b208c0
+#   content hash  dc3251808b860393
+#   text hash     c9dd183fcb28c7a3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

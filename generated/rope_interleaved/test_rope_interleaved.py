@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  21e897d5c2d7ec99
-#   text hash     f1be8e408039ddba
+#   content hash  2de9b14e4ef1c2ef
+#   text hash     9edbf99b23222983
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

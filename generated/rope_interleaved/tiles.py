@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bc052513c1c1cca8
-#   text hash     0948cdcf3afc1753
+#   content hash  f5f4d397d1a8289f
+#   text hash     3f0d3e34ff7ea381
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

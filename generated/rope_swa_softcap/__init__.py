@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1fcaeb7441284cf8
-#   text hash     5955c561c6233f17
+#   content hash  a3d9f9ea6992a346
+#   text hash     4a720d2a84c543d7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  eeab73a29f7724bb
-#   text hash     64120f794d5ca812
+#   content hash  f07601bb4ca3b03e
+#   text hash     86700dd50d230442
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

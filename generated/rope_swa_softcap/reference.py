@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c398aec702c829fa
-#   text hash     074d5d26c834b7ff
+#   content hash  27654e81f9b63ea2
+#   text hash     649102d0480ff356
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  42f22bcd865795c6
-#   text hash     df697449b61726dc
+#   content hash  09e5adf576b03c9e
+#   text hash     38e192e8c5b97742
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

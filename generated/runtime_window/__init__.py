@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c592a535f196014f
-#   text hash     541f8a8a842e11eb
+#   content hash  8765b7d35a2d2bca
+#   text hash     51b8613978487932
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

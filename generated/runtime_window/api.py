@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a912e30947fa7894
-#   text hash     60c66163368018ab
+#   content hash  913b414625e6bd6c
+#   text hash     37ff2e284fc1dc34
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

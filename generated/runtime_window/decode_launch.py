@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b1b6d2f69c2bca2f
-#   text hash     ae40044a1190e4a4
+#   content hash  b63541987744008e
+#   text hash     544616e28f75a546
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ed24bd8efb5effb8
-#   text hash     95134948804ac8c2
+#   content hash  58633cd64aeac703
+#   text hash     9264f776bd4cc6c6
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  66d450628f545537
-#   text hash     8a03ba9cbf9584ee
+#   content hash  6098d0ca6e7e3359
+#   text hash     0a1d3d0bd053316a
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  af89c80b76e7dd29
-#   text hash     1cec2f2be49a0bc2
+#   content hash  1b30226427efcc85
+#   text hash     61e95b4145b96baf
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c5b3124e41b99fc2
-#   text hash     60a09fd23e9a0b37
+#   content hash  12168de1f6d6b134
+#   text hash     e4eebc21d58868f8
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

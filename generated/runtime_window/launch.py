@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  58eb60e5a23bac40
-#   text hash     56c186234aa3c21a
+#   content hash  b524cb3dc17a0e17
+#   text hash     c972856dc7ae221c
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

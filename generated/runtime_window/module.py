@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1aafe56791388f67
-#   text hash     ca459a5416a35ddf
+#   content hash  b030985c248dce08
+#   text hash     14d2c24ad2bd5097
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c9671615cfb14b4e
-#   text hash     f871db74ff3ec843
+#   content hash  d77e970a58cb5c9d
+#   text hash     d5f873deab66c75c
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cc6361645b15a5ad
-#   text hash     6cfd39ccdf45c279
+#   content hash  c8a0cb8d06079d5d
+#   text hash     3a5dda52bfe96fad
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  530b376c308c04d2
-#   text hash     454d6ed316934f3e
+#   content hash  e7801057ce5bb6b4
+#   text hash     eb56c91b631a5f25
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fc4f5dd12bbb66a7
-#   text hash     5628ac911114c606
+#   content hash  7f3bff7b99763a7b
+#   text hash     e37f7a960a2ba921
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

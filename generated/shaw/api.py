@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  71d63b8e8b7c8da7
-#   text hash     9c8fa75cc6ee3754
+#   content hash  7996a1ac76c8e8b3
+#   text hash     4eecfce7398bf4bc
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

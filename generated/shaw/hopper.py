@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  992967c980657bba
-#   text hash     68e2ab182804d982
+#   content hash  699bf58db4b46d60
+#   text hash     f7e40ef68138c727
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -612,8 +612,8 @@ def launch_forward(
         cache, forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_distance_score, ranked),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-            v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
             in_distance_score_stride_batch=runtime.stride(in_distance_score, 0),
             in_distance_score_stride_head=runtime.stride(in_distance_score, 1),
             in_distance_score_stride_query=runtime.stride(in_distance_score, 2),

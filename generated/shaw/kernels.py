@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6b9f763f908c40fd
-#   text hash     0c418372f4e40240
+#   content hash  7843d449032bec5f
+#   text hash     87eeef56dbcedf65
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9bf9d9545827c72c
-#   text hash     bb25d2b8d6937f4a
+#   content hash  848a72f46a52aa4c
+#   text hash     92f86c55fed0d8bb
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

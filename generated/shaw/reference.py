@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a56bf44416452638
-#   text hash     80597426a159e2eb
+#   content hash  bb0337e940c6d925
+#   text hash     69df3214074af81a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f0f4afd086255d5b
-#   text hash     7167db49ff9aee4c
+#   content hash  7c74ee55afbe4ebf
+#   text hash     171f7e58245b5b3b
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

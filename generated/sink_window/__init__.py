@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2d455b4d5ae20a53
-#   text hash     be2df1324cbf09f6
+#   content hash  d40a66d6c1a2bf17
+#   text hash     aa412b876c6dd022
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3eed4d31fc41cdca
-#   text hash     640b72667a589a36
+#   content hash  5bdf198145deb81d
+#   text hash     45da15f6537ff913
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

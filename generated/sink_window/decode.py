@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  438a5d5df83702a2
-#   text hash     dd5b94da8ed75404
+#   content hash  b3223be852b77461
+#   text hash     4d17b40166d3c9f4
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

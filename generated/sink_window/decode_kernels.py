@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  09af55312a85bdfb
-#   text hash     9b5305f8ef0e92e7
+#   content hash  3c68e1d1dcf35a53
+#   text hash     f2b33e92c89b17b0
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

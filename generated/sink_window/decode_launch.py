@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ce655cbdce1aaba3
-#   text hash     248f69ef6cba98bc
+#   content hash  cbdf8bf5e8a638a6
+#   text hash     1695425ed5a4f110
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

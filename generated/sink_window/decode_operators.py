@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  25ee7377193c6ba3
-#   text hash     909916b75bd3b5ea
+#   content hash  b9e88d47deb892a7
+#   text hash     c870b63e8a771c31
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

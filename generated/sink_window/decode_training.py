@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  66751b1c2368deb9
-#   text hash     c781e0e6b48d59c7
+#   content hash  b2c3e781ed338641
+#   text hash     e2aff3c993132c7e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

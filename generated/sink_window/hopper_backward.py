@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8cfb7e945e28f49f
-#   text hash     acbbcb811ffc06c4
+#   content hash  de1003d2fd9703e0
+#   text hash     0207625627472ec6
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

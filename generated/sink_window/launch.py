@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f845fcb5812f374e
-#   text hash     aa939acc753dd27c
+#   content hash  e7a4f16b8adb57cd
+#   text hash     595ef15a1a768515
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  81501a04bcae48c2
-#   text hash     f4a1eab8b0865448
+#   content hash  81ff177203144a17
+#   text hash     b724aaf835f51a36
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6862c6ad103599b5
-#   text hash     cb5759cc30db9c78
+#   content hash  e2d5424a2cdec9da
+#   text hash     a9bd6c1549e33a78
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6a54502b8c450178
-#   text hash     137bab7fea6161cd
+#   content hash  876b57c254b9dcd5
+#   text hash     87063cacc9e455fa
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

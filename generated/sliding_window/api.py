@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  88f695ac2132cae9
-#   text hash     e6d47ec9cb1ffaf8
+#   content hash  eff048973c3a147e
+#   text hash     f0cb7ae6c6a148f6
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  10e3550e0bf1ad94
-#   text hash     f42b0481f2c3b4e3
+#   content hash  ff9d6cd7940f2df3
+#   text hash     89e7fbeab283e83a
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cf269e799ae4e571
-#   text hash     87d2549f9315436c
+#   content hash  ed94428c9106c79e
+#   text hash     703445bca0395e00
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  44f38daffc4723e8
-#   text hash     deae017f76e705c8
+#   content hash  efffd187c28c7ae4
+#   text hash     14691d52724a852f
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

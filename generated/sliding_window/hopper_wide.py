@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6985db5bf47e3fe1
-#   text hash     9c4f37626354b0c5
+#   content hash  6d552594405cc9f6
+#   text hash     b81809b649d61002
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3d226cb373cdddc1
-#   text hash     90033b6c24d095a4
+#   content hash  ae5276d5c5fe2e09
+#   text hash     095bc8d28429700f
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

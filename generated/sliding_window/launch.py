@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cdac166e915d9a00
-#   text hash     b118dbe79bb0b973
+#   content hash  883eaf0e68a02cfa
+#   text hash     a9215cb8cd9cd60d
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  514e0a11595ac79c
-#   text hash     18279facb87a131c
+#   content hash  cf21922157cbe241
+#   text hash     53d0487b44f3be61
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3ac5659f1cb10ae4
-#   text hash     7b3458add38a539b
+#   content hash  4ac6a8d071d4dacc
+#   text hash     ff3739195ee92747
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  641e619a328894c7
-#   text hash     5f19ffa56c945a9f
+#   content hash  326f7a9210e8249f
+#   text hash     84a0dbae6604d44c
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

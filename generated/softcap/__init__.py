@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7ed206223cffac01
-#   text hash     08a46090704a386f
+#   content hash  f5cf68448849fd9e
+#   text hash     9e97913a735d5aa6
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b395cda841b63f5a
-#   text hash     d9dd63029592bdf2
+#   content hash  3c5b43f3b31ec9dc
+#   text hash     96f091e218f58c45
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

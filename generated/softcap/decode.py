@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a90e2181d3e15140
-#   text hash     a3b675cda4c93841
+#   content hash  b14858be25ae6ff0
+#   text hash     38513af828caa50b
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1c2d2426d63b1e46
-#   text hash     e321bb814428466d
+#   content hash  94e9863c51ed1905
+#   text hash     1e5b8dd5acd8f73e
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dfed0389e327b847
-#   text hash     fb9282e0d0dd4f11
+#   content hash  90ed6f7eddd582d7
+#   text hash     739499b24cfd1974
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  450af5dc55aade63
-#   text hash     0d1416b4c09f91c6
+#   content hash  baa1c401beb67c99
+#   text hash     1d36fa7e5781cb6b
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  02567e4c0fa64389
-#   text hash     3fa92e5486bdb4a3
+#   content hash  36fce2248b4d9b3b
+#   text hash     b346c308a1f8d03e
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3fa62d4f835efea3
-#   text hash     38da67f85affd1c6
+#   content hash  3c4d97d48e72ead2
+#   text hash     97d55567ad6f81f1
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8c56f1fb59e03b15
-#   text hash     9072c7fcaa325a36
+#   content hash  bd4891a9cab1d0a8
+#   text hash     d86fbb11b9419f85
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f154b663826b901d
-#   text hash     89a194bfd0e3f654
+#   content hash  a265e4bcd9cdc0bd
+#   text hash     5669bedf9e5d4a39
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ec6c8d2071e5943c
-#   text hash     e58de4ddb60f62ad
+#   content hash  e9053e5b29e8bbb7
+#   text hash     ec90f57838c19131
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

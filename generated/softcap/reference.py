@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cfeea550eba28a22
-#   text hash     541e2c8610350594
+#   content hash  33f2111525392825
+#   text hash     5848b4b5ec70d398
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b8578788127b5611
-#   text hash     a5c59f54b8a1486b
+#   content hash  c9aefde70f7c6fcf
+#   text hash     a599743347306999
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

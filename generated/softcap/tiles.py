@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  989b4e39f60010d6
-#   text hash     6b3518ebcfdd629d
+#   content hash  145946172fa6359d
+#   text hash     bf4384642d6a2bca
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4fa413f02b3b5968
-#   text hash     8dc16a5432821137
+#   content hash  73aee4711ad2e654
+#   text hash     af91b7dcf3f50ccb
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  be9d35e46a79e5fa
-#   text hash     90ba1da810d3aaaf
+#   content hash  7da57da2cbf32b37
+#   text hash     6c87ccdda468de72
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e930ee4ede4e9c45
-#   text hash     a975150a8966799e
+#   content hash  6b2e5dc4f06593ce
+#   text hash     78e5fab1ebb11ac4
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

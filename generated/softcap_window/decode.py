@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4725bdb7f8579ada
-#   text hash     1f45511b96b3bb07
+#   content hash  dc35a696f2ed7f3e
+#   text hash     bb0232553ecda95b
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

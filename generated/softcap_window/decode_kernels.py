@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cab8d56ec5ff4135
-#   text hash     fe3c0386bb0a5b11
+#   content hash  0235dde33c4ca1b1
+#   text hash     7658103bffb67510
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bfc367a48911c3c3
-#   text hash     fb72b9abcb0e2568
+#   content hash  4e40c862ba12ab54
+#   text hash     063b931d1b4bc089
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  83be26c18f40ca78
-#   text hash     8510922ee2ffadf0
+#   content hash  ee96820c9237a664
+#   text hash     945ffe84799c101b
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

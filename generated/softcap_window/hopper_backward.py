@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cf44528d32124b8f
-#   text hash     ef6f823f89c2d52c
+#   content hash  3430eadcbdd15ed5
+#   text hash     a5a64f544bb66d9d
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

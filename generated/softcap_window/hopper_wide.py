@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  86ddc96961a0b0e1
-#   text hash     d5d8713023fa512c
+#   content hash  31cd94a62903c8f8
+#   text hash     6624b4140fcc67ac
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

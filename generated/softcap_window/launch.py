@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0f575a7f3c999430
-#   text hash     f8c447c4e9613668
+#   content hash  eb6314f723f333a4
+#   text hash     6845d71a83c36256
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  524283e95c54190a
-#   text hash     0df4cd7152019e9f
+#   content hash  de73533909876186
+#   text hash     824862ed49162f74
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

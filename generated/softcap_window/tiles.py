@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2347947213d2c02f
-#   text hash     1f6bf31b7f5f1218
+#   content hash  568ed3fc9a9941aa
+#   text hash     c38e9a72dcdc05a7
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c9690eaa215a55be
-#   text hash     12ea0f6efc49d5cb
+#   content hash  7c2e4c046eda1e47
+#   text hash     8a3c14f204bf72c9
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  296501d0384ad9a8
-#   text hash     f29b4dbd304f42c7
+#   content hash  500ccfd1664d7a1d
+#   text hash     8d944a00ea423514
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

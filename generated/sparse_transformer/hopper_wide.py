@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dbb85e90bb981955
-#   text hash     039bef4f25f6e511
+#   content hash  ae96f0c20a8f786b
+#   text hash     a269d2acf9d2d293
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

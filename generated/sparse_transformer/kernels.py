@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  df86291d8f0839d8
-#   text hash     4c6efbfa6b958f55
+#   content hash  5fbbc244ea4ea602
+#   text hash     db2c8a05c4ba4ee2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  92398dac024e7072
-#   text hash     e639f2ed115fadbd
+#   content hash  6c69f4fda28fe5fc
+#   text hash     89ee94522bd58005
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

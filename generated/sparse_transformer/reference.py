@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4cd31c2eec22f4f9
-#   text hash     e219bd22808a2113
+#   content hash  e0d379148b7ac92d
+#   text hash     3b81e8b2fe65e0f5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9b001c534bb962ef
-#   text hash     006d85e65920f5b6
+#   content hash  485fbba69302321c
+#   text hash     0e1d2eade5cfc9ed
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

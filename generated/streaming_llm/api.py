@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  243967a46098c920
-#   text hash     18f400718c9796a5
+#   content hash  c2d2ece847a8f9eb
+#   text hash     0e3767b74871b614
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  82df955bd49e71e2
-#   text hash     ae5b31e4e023bad4
+#   content hash  a48a41f8b19db38e
+#   text hash     f8c50fa859474eb6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  58a2780129ea9c31
-#   text hash     4759ed893295461e
+#   content hash  9551437372b85c12
+#   text hash     8219bf19f9975ef9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

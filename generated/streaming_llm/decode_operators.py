@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  81457e1eacc0ddc1
-#   text hash     82d7027d3d29d4a5
+#   content hash  19260af6ed0bdb60
+#   text hash     322c4197b5dd6642
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

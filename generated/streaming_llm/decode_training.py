@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d6f76d5fb9d3a5c9
-#   text hash     ca43255042b5bc0e
+#   content hash  1226095a5d12a884
+#   text hash     3509663bb8af2d7e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d12af793a60e6667
-#   text hash     91573b0c00b2f2de
+#   content hash  2032a52b889c6aa5
+#   text hash     b7f4f3a7964ae429
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7df7f9903898ed92
-#   text hash     5fb4d0c05057a3c8
+#   content hash  9f91716e6c6c7a1f
+#   text hash     83039ce9a156c143
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0e3813481c08b820
-#   text hash     b994e71698bad079
+#   content hash  461439799f0ac316
+#   text hash     cfc1db77f4072532
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

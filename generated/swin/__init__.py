@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a261af352488731e
-#   text hash     21b3a13c3e25948a
+#   content hash  5be6222088d6a8e8
+#   text hash     b85e5bb1978e494c
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ace95ece77d397d6
-#   text hash     aa03142c3e3afe75
+#   content hash  9cedec5604c8f5d3
+#   text hash     cddccef591918e30
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  deb7817af9b11176
-#   text hash     d73e2db2f9fdb5f3
+#   content hash  00c6635f8ca95b19
+#   text hash     4bb157c07c290d22
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5e8bf043da393306
-#   text hash     5b31b16bb02b8050
+#   content hash  81d3d0346d83696e
+#   text hash     c182b4c7f717a930
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -37,10 +37,9 @@ def differentiate(
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale), in_offset_bias),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-                v_desc=runtime.tile_source(v, block_n, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries), dq_sum_desc=runtime.fragment_source(dq_sum),
-                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
                 in_offset_bias_stride_head=runtime.stride(in_offset_bias, 0),
                 in_offset_bias_stride_entry0=runtime.stride(in_offset_bias, 1),
                 in_offset_bias_stride_entry1=runtime.stride(in_offset_bias, 2), D=q.shape[-1], DV=v.shape[-1],
@@ -54,10 +53,10 @@ def differentiate(
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale), in_offset_bias),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-                v_desc=runtime.tile_source(v, block_n, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
-                Hq=q.shape[-2], in_offset_bias_stride_head=runtime.stride(in_offset_bias, 0),
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                in_offset_bias_stride_head=runtime.stride(in_offset_bias, 0),
                 in_offset_bias_stride_entry0=runtime.stride(in_offset_bias, 1),
                 in_offset_bias_stride_entry1=runtime.stride(in_offset_bias, 2), D=q.shape[-1], DV=v.shape[-1],
                 BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q), BLOCK_DV=runtime.padded_width(v),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e7dcff20ce38c38b
-#   text hash     d4e99ec233666faf
+#   content hash  a91a73c3840657ff
+#   text hash     0924b92b53bf8657
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

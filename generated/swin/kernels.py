@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  145b23b7564da324
-#   text hash     cdcbc678e081a5f8
+#   content hash  302a34add8bdfea2
+#   text hash     fc2119ce3f877ce4
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

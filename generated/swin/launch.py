@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7bb8bffb13dec554
-#   text hash     2f7c2a2b5d0a2d1a
+#   content hash  81db11f22f466122
+#   text hash     13cbbd76dde4f93d
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

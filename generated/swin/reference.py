@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  912e806004d0e9a7
-#   text hash     49e82e48130d7a3f
+#   content hash  b25a6fc5d411ad70
+#   text hash     2d6bbb0ec5cddfff
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3414319cde86a423
-#   text hash     3d9cb3d13cb11951
+#   content hash  1d35dd3ad4a429a1
+#   text hash     515f8aff001a650a
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e0077ab3b2f9a2a0
-#   text hash     a75d08d6de660acb
+#   content hash  87aa73e1fffb5c18
+#   text hash     0244ec22ce65187b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f32413ee176b4799
-#   text hash     b1db8658f21cccda
+#   content hash  59a4145dfbfefa36
+#   text hash     16aa1d8ab15c0539
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

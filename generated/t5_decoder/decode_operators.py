@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e7f532995d1501f0
-#   text hash     ed9a9cd8488d3098
+#   content hash  5656ab140bcfaf37
+#   text hash     4ef9f682304c93a9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  36abf87200a0eba5
-#   text hash     6ffe59563d4280d7
+#   content hash  247ffc1e142264fc
+#   text hash     dc59ec1cf0f17b73
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

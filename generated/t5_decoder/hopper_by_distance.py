@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  65492d06e35828b8
-#   text hash     0b5d1587dad54075
+#   content hash  670648da2b7d7502
+#   text hash     07371b210a9d325a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e5d02e5b7c8308d8
-#   text hash     e3c9a2572434f03c
+#   content hash  2b21012d463bded2
+#   text hash     96c7a6041b590bca
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

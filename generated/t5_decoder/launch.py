@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bf8ce3030b6b681c
-#   text hash     48f9fa343a4e0c43
+#   content hash  19f1e7eb0df844dc
+#   text hash     9c979b8de708d6e1
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f648d156bc30ddf0
-#   text hash     2e2bac14e3a89001
+#   content hash  723365c659bad2e9
+#   text hash     b85b0c45dca96fb0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

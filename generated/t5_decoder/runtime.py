@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  68b4c62d77300f04
-#   text hash     9da8d04ada8b973f
+#   content hash  cdaddc562db45a24
+#   text hash     82bf3c380b905d2f
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -662,11 +662,6 @@ def in_gluon(kernel, grid, told):
     shared = ("q_desc",) if forward else ("k_desc", "v_desc")
     # registers per thread before groups of warps redistribute them, for three groups or for two
     three = told["BLOCK_M"] == 192 if forward else told["BLOCK_N"] == 64
-    # no pointers, even with rows left out: these kernels clear what a descriptor reads behind a sequence
-    blocks = {"k_desc": "BLOCK_N", "v_desc": "BLOCK_N"}
-    told |= {
-        name: tile_source(x[0], told[blocks.get(name, "BLOCK_M")]) for name, x in told.items() if isinstance(x, tuple)
-    }
     told |= dict(STAGES=told.pop("num_stages"), num_warps=4, maxnreg=128 if three else 168)
     grid, told = (in_turns if forward else by_groups)(grid, told)
     for name, x in told.items():

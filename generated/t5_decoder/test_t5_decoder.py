@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f6a1c6f25b7bfad1
-#   text hash     de65da157a0af3bb
+#   content hash  7cc2ab6bd0519a7b
+#   text hash     2df357641eaf0e04
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a49c05c55f1cbba7
-#   text hash     3827634ccab40b9d
+#   content hash  2f141e6f7fd7f2d4
+#   text hash     463aff768e7e2a56
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5bb603f4c2526838
-#   text hash     3d7ddce3fec11542
+#   content hash  c2f786a4ff8a94dd
+#   text hash     a932823024a909ea
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

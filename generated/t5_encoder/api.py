@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1b4e335391f3526a
-#   text hash     1c9788805c48df82
+#   content hash  fce75808982f52f7
+#   text hash     82becbef4f55d841
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  268a09dd7b27c0c4
-#   text hash     2504985c5ed3cd0e
+#   content hash  f7e1ea2d19022432
+#   text hash     005659685889e33c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

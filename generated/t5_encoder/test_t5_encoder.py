@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  87af14b9071a59d1
-#   text hash     8d7f8c2cfff6ec91
+#   content hash  ea9803981a727bbd
+#   text hash     3a57c66b496d9a11
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  857d52e92dd4fa5b
-#   text hash     387162c4e628925c
+#   content hash  be713730b22e1db1
+#   text hash     4480cb3413404157
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cfd3ffa89617971d
-#   text hash     7a9826922dcd3c94
+#   content hash  30da5b8df39066e5
+#   text hash     8af8179add5d1ce3
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

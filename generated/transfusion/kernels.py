@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  02bd85485dd8dbdd
-#   text hash     19ec2b5558ea8c12
+#   content hash  853c9a150d9b39ce
+#   text hash     79a682a588ee7ecb
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

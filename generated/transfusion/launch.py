@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b1ff8d164564fcdf
-#   text hash     8fc0c53d939268bc
+#   content hash  212eb2fdaa8affe1
+#   text hash     0fde113bf747e898
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5428bbef128b0310
-#   text hash     df0ae1a8c97189b0
+#   content hash  e72958d2017864c0
+#   text hash     0df102eabeb537c6
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7fee75b2c1a63ee6
-#   text hash     921cd6a2427865c0
+#   content hash  ad6af5b2d0715734
+#   text hash     f72297275cb84c2a
 #   render with   attnforge render specs/transfusion.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

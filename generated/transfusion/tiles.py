@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2672fe0f6ae1c48a
-#   text hash     e64de677e0a54007
+#   content hash  69283a7172b9d70b
+#   text hash     d657d5abe7769d42
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  01e20b158e5666cd
-#   text hash     a62bea9d2874680d
+#   content hash  2e3f21a09a2c896b
+#   text hash     e126eba6728d656b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a34539548f5bb470
-#   text hash     76b2f17a76d2c11a
+#   content hash  9d29d9bb415e429a
+#   text hash     020c5eb0feb9ce67
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

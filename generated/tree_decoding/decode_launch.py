@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cc4d5b1d9f67a349
-#   text hash     bb62b43340289f4d
+#   content hash  489594d84e63c5b3
+#   text hash     f46ceca82b691af8
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

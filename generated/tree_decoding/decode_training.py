@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  db1203e8bf2b4dfe
-#   text hash     859f1af0227819fc
+#   content hash  3e31ae766f48d578
+#   text hash     0918d4d5acef6ee8
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2943598edfbfb860
-#   text hash     3bc05a249004b984
+#   content hash  34c66895f006956f
+#   text hash     c8e7d4a4ae4a1c35
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 
@@ -615,8 +615,8 @@ def launch_forward(
         cache, forward, (block_m, block_n), (q, k, v, out, lse, entries, float(scale), in_tree_mask, ranked),
         grid=lambda: runtime.grid(q.shape[0] * q.shape[-2], q.shape[1], block_m, k, v),
         from_shapes=lambda: dict(
-            q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-            v_desc=runtime.tile_source(v, block_n, entries), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+            q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+            v_desc=runtime.tile_source(v, block_n), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
             in_tree_mask_stride_batch=runtime.stride(in_tree_mask, 0),
             in_tree_mask_stride_query0=runtime.stride(in_tree_mask, 1),
             in_tree_mask_stride_query1=runtime.stride(in_tree_mask, 2), D=q.shape[-1],

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6c9b772ea491a09f
-#   text hash     28141cc18c54d082
+#   content hash  50021f46a3b2cbdc
+#   text hash     598cd534fcc517d5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 
@@ -37,10 +37,9 @@ def differentiate(
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale), in_tree_mask),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-                v_desc=runtime.tile_source(v, block_n, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries), dq_sum_desc=runtime.fragment_source(dq_sum),
-                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                dq_sum_desc=runtime.fragment_source(dq_sum), q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
                 in_tree_mask_stride_batch=runtime.stride(in_tree_mask, 0),
                 in_tree_mask_stride_query0=runtime.stride(in_tree_mask, 1),
                 in_tree_mask_stride_query1=runtime.stride(in_tree_mask, 2), GROUP=q.shape[-2] // k.shape[-2],
@@ -55,10 +54,10 @@ def differentiate(
             (q, k, v, dout, dq_sum, lse, delta, dk, dv, taken, entries, float(scale), in_tree_mask),
             grid=lambda: runtime.grid(q.shape[0] * k.shape[-2], k.shape[1], block_n, q, dout, dq_sum),
             from_shapes=lambda: dict(
-                q_desc=runtime.tile_source(q, block_m, entries), k_desc=runtime.tile_source(k, block_n, entries),
-                v_desc=runtime.tile_source(v, block_n, entries),
-                dout_desc=runtime.tile_source(dout, block_m, entries), q_total=q.shape[1], k_total=k.shape[1],
-                Hq=q.shape[-2], in_tree_mask_stride_batch=runtime.stride(in_tree_mask, 0),
+                q_desc=runtime.tile_source(q, block_m), k_desc=runtime.tile_source(k, block_n),
+                v_desc=runtime.tile_source(v, block_n), dout_desc=runtime.tile_source(dout, block_m),
+                q_total=q.shape[1], k_total=k.shape[1], Hq=q.shape[-2],
+                in_tree_mask_stride_batch=runtime.stride(in_tree_mask, 0),
                 in_tree_mask_stride_query0=runtime.stride(in_tree_mask, 1),
                 in_tree_mask_stride_query1=runtime.stride(in_tree_mask, 2), GROUP=q.shape[-2] // k.shape[-2],
                 D=q.shape[-1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ad8a04601fbb22f9
-#   text hash     902b9c06a2c6c3a1
+#   content hash  c236976928b3ca28
+#   text hash     1105619222d245c7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e4b8ae48b02849b2
-#   text hash     7e9c36da69605f72
+#   content hash  92be4cf7bf94d355
+#   text hash     bac74021fcf51608
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2d46a3aa71aac28e
-#   text hash     de82f6fe550e9c8a
+#   content hash  b2e4b0d7354ce17d
+#   text hash     44ba224e2f79bedc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e56542ddd5dfe334
-#   text hash     291e3c8129f0050f
+#   content hash  7fbe481be35ff9bb
+#   text hash     8780346f1ce3c97b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

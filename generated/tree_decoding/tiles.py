@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  01ade1d49bac82c9
-#   text hash     5f8b549e6134c353
+#   content hash  8ec62e76767a8360
+#   text hash     8752d624626ef8ff
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

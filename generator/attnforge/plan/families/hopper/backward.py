@@ -59,7 +59,7 @@ class Backward(Weights):
         """The kernel's parameters."""
         p, terms = self.shared, self.terms
         return (
-            *p.operands("q_desc", "k_desc", "v_desc", "dout_desc"),
+            *copies.sources(p, "q_desc", "k_desc", "v_desc", "dout_desc"),
             self._sums,
             Parameter("lse_ptr", "*fp32", "lse"),
             Parameter("delta_ptr", "*fp32", "delta"),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable
+
+from ...parameters import Parameter
 from ...shared_parameters import SharedParameters
 from ...statements import Block, Branch, Comment, Loop, Statement
 
@@ -12,6 +16,11 @@ _COME: tuple[Block, ...] = (Statement("", "mbarrier.wait(come, ends & 1)"), Stat
 def arrival(p: SharedParameters, name: str) -> Statement:
     """The statement that makes the barrier for the arrival of tiles that reach behind their sequence."""
     return Statement(name, p.storage.arrival("barriers(1, 1).index(0)"))
+
+
+def sources(p: SharedParameters, *names: str) -> Iterable[Parameter]:
+    """The parameters of tiles: descriptors in any call, as the loader clears what they read behind a sequence."""
+    return (dataclasses.replace(q, condition="") for q in p.operands(*names))
 
 
 def values(p: SharedParameters) -> tuple[Block, ...]:

@@ -95,7 +95,7 @@ class Forward:
         """The kernel's parameters, with the order of its tiles."""
         p, keys = self.shared, rows_of_keys(self.shared)
         return (
-            *p.operands(*keys.operands),
+            *copies.sources(p, *keys.operands),
             Parameter("out_ptr", "*T", "out", written=True),
             Parameter("lse_ptr", "*fp32", "lse", written=True),
             *p.sizes(),

@@ -181,8 +181,8 @@ class Latent:
 
     def took(self) -> set[str]:
         """The modules of the kernels that have run attention since then."""
-        known = [cache.tiles["decode"] for cache in self.runtime.LaunchCache.known.values() if "decode" in cache.tiles]
-        return {best[-1].__name__.rpartition(".")[2] if best else "decode_kernels" for best in known}
+        known = [cache.hopper_tiles.get("decode") for cache in self.runtime.LaunchCache.known.values()]
+        return {best[-1].__name__.rpartition(".")[2] if best else "decode_kernels" for best in known if best is not None}
 
 
 @hopper

@@ -53,8 +53,8 @@ class Package:
     def kernels(self, name: str = "forward") -> list[str]:
         """The modules of the kernels that ran in a pass."""
         known = self.runtime.LaunchCache.known.values()
-        chosen = [cache.tiles[name] for cache in known if name in cache.tiles]
-        return [tile[4].__name__.rpartition(".")[2] if len(tile) > 4 else "kernels" for tile in chosen]
+        chosen = [cache.hopper_tiles.get(name, cache.tiles.get(name)) for cache in known]
+        return ["kernels" if len(x) <= 4 else x[4].__name__.rpartition(".")[2] for x in chosen if x is not None]
 
 
 def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
